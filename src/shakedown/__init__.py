@@ -1,0 +1,3 @@
+"""Shakedown: the test run for a new LLM server."""
+
+__version__ = "0.1.0"

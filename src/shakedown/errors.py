@@ -1,0 +1,52 @@
+"""The error tree, drawn.
+
+ShakedownError                 what happened, to which thing, with which value; then hints
+├── UsageError                 the command given to us cannot be used            exit 2
+├── EnvironmentProblem         the surroundings forbid the launch                exit 125
+│   ├── PortHeld               another process listens on the launch's port
+│   └── HostProblem            the machine refused something we need
+├── LedgerProblem              the ledger cannot be read or written              exit 125
+├── BudgetSpent                no launch or no time left                         (caught by isolate)
+└── Interrupted                the user pressed Ctrl-C; clean-up is done         exit 130
+"""
+
+from __future__ import annotations
+
+
+class ShakedownError(Exception):
+    """Base of all errors meant for the user. `hints` are ways out, one per line."""
+
+    exit_code = 125
+
+    def __init__(self, message: str, *hints: str) -> None:
+        super().__init__(message)
+        self.message = message
+        self.hints = hints
+
+
+class UsageError(ShakedownError):
+    exit_code = 2
+
+
+class EnvironmentProblem(ShakedownError):
+    pass
+
+
+class PortHeld(EnvironmentProblem):
+    pass
+
+
+class HostProblem(EnvironmentProblem):
+    pass
+
+
+class LedgerProblem(ShakedownError):
+    pass
+
+
+class BudgetSpent(ShakedownError):
+    pass
+
+
+class Interrupted(ShakedownError):
+    exit_code = 130
