@@ -136,9 +136,7 @@ class Judgement:
 
     @property
     def signature(self) -> Signature:
-        return Signature(
-            verdict=self.verdict, phase=self.phase, fingerprint=self.fingerprint, wait=self.wait
-        )
+        return Signature(verdict=self.verdict, phase=self.phase, fingerprint=self.fingerprint, wait=self.wait)
 
     @property
     def serves(self) -> bool:
