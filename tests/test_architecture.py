@@ -50,6 +50,9 @@ def test_every_import_follows_an_edge():
 
 
 def test_importing_the_command_line_loads_nothing_heavy():
-    code = "import sys, shakedown.cli.main; print(*[m for m in ('torch','numpy','httpx','rich') if m in sys.modules])"
+    code = (
+        "import sys, shakedown.cli.main;"
+        "print(*[m for m in ('torch', 'numpy', 'httpx', 'rich') if m in sys.modules])"
+    )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.split() == []

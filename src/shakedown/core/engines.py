@@ -1,0 +1,104 @@
+"""The shape of everything Shakedown knows about an engine.
+
+It names no engine.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from shakedown.core.verdicts import Phase
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Marker:
+    """A log line that says a phase has begun. `pattern` is a linear-time regular expression."""
+
+    phase: Phase
+    pattern: str
+
+
+class Values(StrEnum):
+    """How many values a flag takes."""
+
+    NONE = "none"
+    ONE = "one"
+    OPTIONAL = "optional"
+    MANY = "many"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Flag:
+    """One flag of an engine's own parser; `names[0]` is the canonical long form."""
+
+    names: tuple[str, ...]
+    values: Values
+    choices: tuple[str, ...] = ()
+    default: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FlagTable:
+    """All flags of one engine version, and where the table came from ("live" or "shipped")."""
+
+    engine: str
+    version: str
+    source: str
+    flags: tuple[Flag, ...]
+    env: frozenset[str] = frozenset()  # variables the engine itself names
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Switch:
+    """A default-on feature (or an engine-picked backend) and what turns it off (or conservative).
+
+    It is a factor only where each flag of `argv` exists in the flag table and none of `settled_by`
+    is set to the safe side by the user already.
+    """
+
+    feature: str
+    argv: tuple[str, ...] = ()
+    env: tuple[tuple[str, str], ...] = ()
+    settled_by: tuple[str, ...] = ()  # flags or variables by which a user decides this feature
+    backend: bool = False
+    devices: frozenset[str] = frozenset({"cuda", "cpu"})
+
+
+class LogprobStyle(StrEnum):
+    """How a server is asked for the log-probabilities of given text."""
+
+    PROMPT_LOGPROBS = "prompt_logprobs"  # vLLM
+    ECHO = "echo"  # completions with echo and max_tokens >= 1
+    NONE = "none"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Engine:
+    """Everything Shakedown knows of one engine, as data. Patterns are matched line by line."""
+
+    name: str
+    entries: tuple[str, ...]  # modules, scripts or programs that start it
+    markers: tuple[Marker, ...]
+    frame_phases: tuple[tuple[str, Phase], ...]  # "function (file" fragments that place a silent process
+    waits_for_child: tuple[str, ...]  # frames in which a process waits for another of the same launch
+    waiting_phrases: tuple[str, ...]  # never count as progress
+    noise: tuple[str, ...]  # folded in the live view
+    fatal: tuple[str, ...]  # a required process has died of an exception
+    not_a_cause: tuple[str, ...]  # error lines that only repeat an earlier cause
+    rank_pattern: str  # named groups `rank` and maybe `pid` of a line's prefix
+    groups: tuple[tuple[str, tuple[str, ...]], ...]  # (name, flag names or prefixes ending in *)
+    switches: tuple[Switch, ...]
+    essential_flags: frozenset[str]
+    essential_env: frozenset[str]
+    fit_flags: frozenset[str]
+    default_port: int | None
+    port_flags: tuple[str, ...]
+    host_flags: tuple[str, ...]
+    model_flags: tuple[str, ...]
+    served_name_flags: tuple[str, ...]
+    api_key_flags: tuple[str, ...]
+    random_weight_settings: tuple[tuple[str, str], ...]  # (flag, value): meant to have random weights
+    health_path: str | None
+    logprobs: LogprobStyle
+    flags_script: str  # Python source, run in the launch's interpreter: prints the flag table as JSON

@@ -1,0 +1,62 @@
+"""What the ledger remembers, as the other rooms see it.
+
+Secrets never reach a record: they are redacted before one is made. It never reads or writes one.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+
+from shakedown.core.isolation import Conclusion, Experiment
+from shakedown.core.verdicts import Judgement
+
+
+class RecordState(StrEnum):
+    """`open` was written before the launch started; a kill leaves it so until it is found `interrupted`."""
+
+    OPEN = "open"
+    FINISHED = "finished"
+    INTERRUPTED = "interrupted"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrialRecord:
+    """One launch. `experiment` is None for a plain `run`. `started_at` is ISO 8601, UTC.
+
+    `env` holds only the variables that are factors or were changed (redacted), `facts` short named
+    strings (engine version, host, boot id, port), `kept_running` a launch left alive by --keep.
+    """
+
+    id: str
+    search_id: str | None
+    experiment: Experiment | None
+    engine: str
+    argv: tuple[str, ...]
+    env: tuple[tuple[str, str], ...]
+    cwd: str
+    folder: Path
+    started_at: str
+    state: RecordState
+    seconds: float | None = None
+    judgement: Judgement | None = None
+    kept_running: bool = False
+    facts: tuple[tuple[str, str], ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SearchRecord:
+    """One `isolate`: enough to go on from. `secrets` maps names of secret variables to keyed hashes."""
+
+    id: str
+    engine: str
+    argv: tuple[str, ...]
+    env: tuple[tuple[str, str], ...]
+    secrets: tuple[tuple[str, str], ...]
+    cwd: str
+    started_at: str
+    state: RecordState
+    seed: int
+    facts: tuple[tuple[str, str], ...] = ()
+    conclusion: Conclusion | None = None
