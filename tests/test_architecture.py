@@ -14,9 +14,10 @@ EDGES: dict[str, set[str]] = {
     "errors": set(),
     "redact": set(),
     **{room: LEAVES for room in ROOMS},
+    "provision": LEAVES,
     "launch": LEAVES | {"engines", "host"},
     "trial": LEAVES | ROOMS - {"isolate", "report"} | {"launch"},
-    "jobs": LEAVES | ROOMS | {"launch", "trial"},
+    "jobs": LEAVES | ROOMS | {"launch", "trial", "provision"},
     "cli": LEAVES | {"jobs", "report"},
 }
 
