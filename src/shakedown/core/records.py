@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 
-from shakedown.core.isolation import Conclusion, Experiment
+from shakedown.core.isolation import Conclusion, Experiment, Factor
 from shakedown.core.verdicts import Judgement
 
 
@@ -60,3 +60,5 @@ class SearchRecord:
     seed: int
     facts: tuple[tuple[str, str], ...] = ()
     conclusion: Conclusion | None = None
+    factors: tuple[Factor, ...] = ()  # what was searched: a resume and a later report need the very same
+    seconds: float | None = None  # all sittings together
