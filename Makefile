@@ -1,0 +1,39 @@
+# Everything is set up by the targets that need it: a bare Debian with Python 3.11 (venv), make, gcc and g++ is enough.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+# A run prints its own progress; pip's is kept to errors.
+PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
+
+.PHONY: demo test test-fast lint bench docs clean
+
+demo: $(VENV)/.ready
+	$(BIN)/shakedown demo
+
+test: $(VENV)/.ready
+	$(BIN)/python -m shakedown.provision all
+	$(BIN)/pytest
+
+test-fast: $(VENV)/.ready
+	$(BIN)/pytest -m "not engine and not slow"
+
+lint: $(VENV)/.ready
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/mypy
+
+bench: $(VENV)/.ready
+	$(BIN)/python benchmarks/isolate_simulation.py
+
+docs: $(VENV)/.ready
+	$(BIN)/python -m shakedown.cli.reference > docs/cli.md
+
+$(VENV)/.ready: pyproject.toml
+	@echo "Setting up $(VENV) (once per clone, about a minute)"
+	$(PYTHON) -m venv $(VENV)
+	$(PIP) install --upgrade "pip>=25.1"
+	$(PIP) install --editable . --group dev
+	@touch $@
+
+clean:
+	rm -rf $(VENV)

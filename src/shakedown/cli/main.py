@@ -1,0 +1,162 @@
+"""The command line: parse, call a job, render, exit.
+
+It never decides anything; a job is imported only when its command runs.
+"""
+
+from __future__ import annotations
+
+import signal
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import FrameType
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import click
+
+from shakedown import __version__
+from shakedown.cli.options import (
+    Duration,
+    command_argument,
+    json_option,
+    launch_options,
+    ledger_option,
+)
+from shakedown.cli.output import choose_talk, print_error, print_result
+from shakedown.errors import Interrupted, ShakedownError
+
+if TYPE_CHECKING:
+    from shakedown.jobs.result import JobResult
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.version_option(__version__, prog_name="shakedown")
+def cli() -> None:
+    """The test run for a new LLM server: launch, watch, judge, isolate, prove."""
+
+
+@cli.command()
+@command_argument
+@launch_options
+@click.option("--keep", is_flag=True, help="Leave a server that serves running; end it with `stop ID`.")
+def run(command: tuple[str, ...], as_json: bool, keep: bool, **options: Any) -> None:
+    """Launch CMD once, watch it to a verdict, stop it."""
+    from shakedown.jobs.request import LaunchRequest
+    from shakedown.jobs.run import run_job
+
+    request = LaunchRequest.here(command, **options)
+    finish("run", as_json, lambda: run_job(request, choose_talk(), keep=keep))
+
+
+@cli.command()
+@command_argument
+@launch_options
+@click.option("--max-launches", type=click.IntRange(1), default=40, show_default=True, help="Launch at most.")
+@click.option("--resume", metavar="ID", help="Go on with an interrupted search; finished trials count.")
+@click.option("--seed", type=int, default=0, show_default=True, help="Seed of the planner.")
+def isolate(
+    command: tuple[str, ...],
+    as_json: bool,
+    max_launches: int,
+    resume: str | None,
+    seed: int,
+    **options: Any,
+) -> None:
+    """Find and prove what makes CMD fail, and hand back CMD, working."""
+    from shakedown.jobs.isolate import isolate_job
+    from shakedown.jobs.request import LaunchRequest
+
+    request = LaunchRequest.here(command, **options)
+    finish(
+        "isolate",
+        as_json,
+        lambda: isolate_job(request, choose_talk(), max_launches=max_launches, resume=resume, seed=seed),
+    )
+
+
+@cli.command()
+@click.option("--limit", type=click.IntRange(1), default=20, show_default=True, help="Show at most.")
+@ledger_option
+@json_option
+def runs(limit: int, ledger: Path | None, as_json: bool) -> None:
+    """List the ledger, newest first."""
+    from shakedown.jobs.ledger import runs_job
+
+    finish("runs", as_json, lambda: runs_job(ledger, limit))
+
+
+@cli.command()
+@click.argument("id")
+@ledger_option
+@json_option
+def show(id: str, ledger: Path | None, as_json: bool) -> None:
+    """Tell one run or search as a chain: observed, suspected, tried, concluded, next."""
+    from shakedown.jobs.ledger import show_job
+
+    finish("show", as_json, lambda: show_job(ledger, id))
+
+
+@cli.command()
+@click.argument("id")
+@click.option("--format", "kind", type=click.Choice(["md", "json"]), default="md", show_default=True)
+@click.option("--output", type=click.Path(path_type=Path, dir_okay=False), help="Write it to this file.")
+@ledger_option
+def report(id: str, kind: str, output: Path | None, ledger: Path | None) -> None:
+    """Write the report of one run or search."""
+    from shakedown.jobs.ledger import report_job
+
+    finish("report", kind == "json", lambda: report_job(ledger, id, output, as_json=kind == "json"))
+
+
+@cli.command()
+@click.argument("id", required=False)
+@click.option("--pid", type=click.IntRange(2), help="A foreign process: show its tree, end it after --yes.")
+@click.option("--yes", is_flag=True, help="Really end the tree of --pid.")
+@click.option("--dry-run", is_flag=True, help="Print what would be signalled; signal nothing.")
+@ledger_option
+@json_option
+def stop(
+    id: str | None, pid: int | None, yes: bool, dry_run: bool, ledger: Path | None, as_json: bool
+) -> None:
+    """End what a run of ours left, or exactly the tree of one foreign process."""
+    from shakedown.jobs.stop import stop_job
+
+    finish("stop", as_json, lambda: stop_job(ledger, id, pid=pid, yes=yes, dry_run=dry_run))
+
+
+@cli.command()
+@click.option("--max-launches", type=click.IntRange(1), default=12, show_default=True)
+@click.option("--deadline", type=Duration(), default="20m", show_default=True)
+@ledger_option
+@json_option
+def demo(max_launches: int, deadline: float, ledger: Path | None, as_json: bool) -> None:
+    """The main job on a real engine with a real fault, on a CPU."""
+    from shakedown.jobs.demo import demo_job
+
+    finish("demo", as_json, lambda: demo_job(choose_talk(), ledger, max_launches, deadline))
+
+
+def finish(command: str, as_json: bool, job: Callable[[], JobResult]) -> NoReturn:
+    """Runs a job, prints what it hands back and exits with its code."""
+    signal.signal(signal.SIGTERM, interrupt)
+    signal.signal(signal.SIGHUP, interrupt)
+    try:
+        result = job()
+    except ShakedownError as error:
+        print_error(error, as_json=as_json, command=command)
+        sys.exit(error.exit_code)
+    except KeyboardInterrupt:
+        error = Interrupted("interrupted; what was started has been ended")
+        print_error(error, as_json=as_json, command=command)
+        sys.exit(error.exit_code)
+    print_result(result, as_json=as_json)
+    sys.exit(int(result.exit_code))
+
+
+def interrupt(signum: int, frame: FrameType | None) -> None:
+    """TERM and HUP clean up exactly as Ctrl-C does."""
+    raise KeyboardInterrupt
+
+
+def main() -> None:
+    cli(prog_name="shakedown")

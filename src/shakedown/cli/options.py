@@ -1,0 +1,64 @@
+"""Options that several commands share, and how their values are read.
+
+It never runs anything.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+UNIT_SECONDS = {"s": 1.0, "m": 60.0, "h": 3600.0}
+
+
+class Duration(click.ParamType):
+    """`90`, `90s`, `10m`, `2h` in seconds."""
+
+    name = "duration"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        if isinstance(value, float):
+            return value
+        match = re.fullmatch(r"(\d+(?:\.\d+)?)([smh]?)", str(value))
+        if not match or float(match[1]) == 0:
+            self.fail(f"{value!r} is not a duration; write 90s, 10m or 2h", param, ctx)
+        return float(match[1]) * UNIT_SECONDS[match[2] or "s"]
+
+
+def apply_all(*decorators: Callable[[F], F]) -> Callable[[F], F]:
+    def apply(function: F) -> F:
+        for decorator in reversed(decorators):
+            function = decorator(function)
+        return function
+
+    return apply
+
+
+json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON object on stdout.")
+ledger_option = click.option(
+    "--ledger",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="Use this ledger instead of the one in your state folder.",
+)
+
+launch_options = apply_all(
+    click.option(
+        "--engine",
+        type=click.Choice(["vllm", "sglang", "transformers", "generic"]),
+        help="Say which engine it is, where the command does not tell.",
+    ),
+    click.option("--port", type=click.IntRange(1, 65535), help="Port it will listen on, where unclear."),
+    click.option("--ready-url", help="Any server: it is ready when this URL answers 2xx."),
+    click.option("--ready-log", help="Any server: it is ready when a line matches this expression."),
+    click.option("--deadline", type=Duration(), help="End it after this long: 90s, 10m, 2h."),
+    click.option("--dry-run", is_flag=True, help="Print what would be started and signalled; start nothing."),
+    ledger_option,
+    json_option,
+)
+command_argument = click.argument("command", nargs=-1, type=click.UNPROCESSED, metavar="-- CMD...")

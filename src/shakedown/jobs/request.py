@@ -1,0 +1,58 @@
+"""What a user asked to launch, from the command line to a parsed command.
+
+It never starts the server itself.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+from shakedown.core import Launch
+from shakedown.errors import UsageError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LaunchRequest:
+    """A launch and how to watch it, as given by the options that `run` and `isolate` share."""
+
+    launch: Launch
+    engine: str | None
+    port: int | None
+    ready_url: str | None
+    ready_log: str | None
+    deadline_s: float | None
+    dry_run: bool
+    ledger: Path | None
+
+    @classmethod
+    def here(
+        cls,
+        command: tuple[str, ...],
+        *,
+        engine: str | None = None,
+        port: int | None = None,
+        ready_url: str | None = None,
+        ready_log: str | None = None,
+        deadline: float | None = None,
+        dry_run: bool = False,
+        ledger: Path | None = None,
+    ) -> LaunchRequest:
+        """The command as this shell would start it: in this folder, with this environment."""
+        return cls(
+            launch=Launch(argv=command, env=dict(os.environ), cwd=Path.cwd()),
+            engine=engine,
+            port=port,
+            ready_url=ready_url,
+            ready_log=ready_log,
+            deadline_s=deadline,
+            dry_run=dry_run,
+            ledger=ledger,
+        )
+
+    def require_command(self) -> None:
+        if not self.launch.argv:
+            raise UsageError(
+                "no command to launch", "write it after --, as in: shakedown run -- vllm serve MODEL"
+            )
