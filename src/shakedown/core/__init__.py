@@ -5,8 +5,10 @@ Nothing here touches a process, a file or a clock.
 
 from shakedown.core.engines import (
     Engine,
+    Fit,
     Flag,
     FlagTable,
+    Layout,
     LogprobStyle,
     Marker,
     Switch,
@@ -82,6 +84,7 @@ __all__ = [
     "Experiment",
     "Factor",
     "FactorKind",
+    "Fit",
     "Flag",
     "FlagTable",
     "FlagUse",
@@ -93,6 +96,7 @@ __all__ = [
     "Identity",
     "Judgement",
     "Launch",
+    "Layout",
     "Listener",
     "LogLine",
     "LogprobStyle",

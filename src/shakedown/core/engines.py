@@ -47,6 +47,7 @@ class FlagTable:
     source: str
     flags: tuple[Flag, ...]
     env: frozenset[str] = frozenset()  # variables the engine itself names
+    device: str = ""  # what the engine would run on there ("cuda", "cpu" …); "" where not known
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,6 +64,30 @@ class Switch:
     settled_by: tuple[str, ...] = ()  # flags or variables by which a user decides this feature
     backend: bool = False
     devices: frozenset[str] = frozenset({"cuda", "cpu"})
+    only_with: tuple[str, ...] = ()  # means something only where one of these flags is given
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fit:
+    """How a setting that makes the model fit is tested: never stripped, replaced by a `safe` value.
+
+    Numbers within `harmless` are left alone. `safe` None: left to the engine.
+    """
+
+    name: str  # a canonical flag or a variable
+    safe: str | None
+    harmless: tuple[float, float] | None = None
+    devices: frozenset[str] = frozenset({"cuda", "cpu"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Layout:
+    """How one launch is spread over several nodes; `splits` are the sizes it may divide, first one first."""
+
+    group: str  # its name among `Engine.groups`
+    nodes: str
+    splits: tuple[str, ...]
+    replicas: str  # data parallelism: alone valid, so a factor of its own
 
 
 class LogprobStyle(StrEnum):
@@ -102,3 +127,10 @@ class Engine:
     health_path: str | None
     logprobs: LogprobStyle
     flags_script: str  # Python source, run in the launch's interpreter: prints the flag table as JSON
+    fits: tuple[Fit, ...] = ()
+    hangs_on: tuple[
+        tuple[str, str], ...
+    ] = ()  # (flag or variable, group or feature it means nothing without)
+    layout: Layout | None = None
+    debug_argv: tuple[str, ...] = ()  # for the one evidence run
+    debug_env: tuple[tuple[str, str], ...] = ()
