@@ -1,0 +1,163 @@
+"""How a launch's command reads: which engine it starts, with which flags, in which interpreter.
+
+It runs and opens nothing: a program's first line comes from the `read_shebang` it is handed.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from shakedown.core import Command, Engine, FlagTable, Launch
+from shakedown.engines.arguments import read_arguments
+from shakedown.engines.generic import GENERIC
+from shakedown.engines.sglang import SGLANG
+from shakedown.engines.transformers import TRANSFORMERS
+from shakedown.engines.vllm import VLLM
+from shakedown.engines.wrappers import Unwrapped, base_name, unwrap
+from shakedown.errors import UsageError
+
+KNOWN = (VLLM, SGLANG, TRANSFORMERS)
+
+_PYTHON = re.compile(r"python(?:\d+(?:\.\d+)?)?$")
+_PYTHON_VALUED = frozenset({"-W", "-X", "--check-hash-based-pycs"})
+
+
+def engine_named(name: str) -> Engine:
+    """The table of that name; raises UsageError for a name that is none."""
+    for engine in (*KNOWN, GENERIC):
+        if engine.name == name:
+            return engine
+    raise UsageError(
+        f"no engine is called {name!r}", "Known: " + ", ".join(engine.name for engine in (*KNOWN, GENERIC))
+    )
+
+
+def identify(argv: tuple[str, ...], env: Mapping[str, str] | None = None) -> Engine:
+    """The engine that this command starts; `generic` where none is recognised."""
+    return _enter(argv, unwrap(argv)).engine
+
+
+def parse(
+    launch: Launch,
+    table: FlagTable | None,
+    *,
+    engine: Engine | None = None,
+    read_shebang: Callable[[str], str | None] | None = None,
+) -> Command:
+    """Read a launch as its engine's own parser would, wrappers looked through, no token changed.
+
+    `table` None: flags are told by their looks. `read_shebang` gives the first lines of a program
+    (as typed; the caller searches PATH), or None.
+    """
+    unwrapped = unwrap(launch.argv)
+    entry = _enter(launch.argv, unwrapped)
+    chosen = engine or entry.engine
+    return Command(
+        launch=launch,
+        engine=chosen,
+        interpreter=_interpreter(launch.argv, unwrapped, entry, read_shebang),
+        uses=read_arguments(launch.argv, entry.arguments, table, chosen),
+        assigned=unwrapped.assigned,
+        unset=unwrapped.unset,
+    )
+
+
+def require_isolatable(command: Command) -> None:
+    """Raise UsageError where the server's flags cannot be changed through this command."""
+    unwrapped = unwrap(command.launch.argv)
+    for obstacle in unwrapped.obstacles:
+        raise UsageError(f"cannot isolate {display(command.launch.argv)}: {obstacle.what}", obstacle.hint)
+    if unwrapped.program >= len(command.launch.argv):
+        raise UsageError(f"cannot isolate {display(command.launch.argv)}: it starts no server")
+
+
+def display(argv: tuple[str, ...]) -> str:
+    """The command as one line that a shell reads back as the same tokens."""
+    return " ".join(_quoted(token) for token in argv)
+
+
+def _quoted(token: str) -> str:
+    if "\n" not in token:
+        return shlex.quote(token)
+    inner = token.replace("\\", "\\\\").replace("'", "\\'").replace("\n", "\\n")
+    return f"$'{inner}'"
+
+
+# --- which engine, and where its arguments begin -------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Entry:
+    engine: Engine
+    arguments: int  # index of the first argument of the server itself
+    python_options: tuple[str, ...] | None  # None: not started as `python …`
+
+
+def _enter(argv: tuple[str, ...], unwrapped: Unwrapped) -> _Entry:
+    at = unwrapped.program
+    if unwrapped.obstacles or at >= len(argv):
+        return _Entry(engine=GENERIC, arguments=len(argv), python_options=None)
+    options: tuple[str, ...] | None = None
+    if _PYTHON.match(base_name(argv[at])):
+        begin = at + 1
+        at = _skip_python_options(argv, begin)
+        options = argv[begin:at]
+        if at < len(argv) and argv[at] == "-m":
+            at += 1
+    elif argv[at] in {"-m", "--module"}:  # uv run -m
+        at += 1
+    if at >= len(argv) or argv[at] in {"-c", "-"}:
+        return _Entry(engine=GENERIC, arguments=len(argv), python_options=options)
+    started = argv[at]
+    word = argv[at + 1] if at + 1 < len(argv) else ""
+    for engine in KNOWN:
+        for entry in engine.entries:
+            wanted, _, subcommand = entry.partition(" ")
+            if _starts(started, wanted) and (not subcommand or subcommand == word):
+                return _Entry(engine=engine, arguments=at + (2 if subcommand else 1), python_options=options)
+    return _Entry(engine=GENERIC, arguments=at + 1, python_options=options)
+
+
+def _starts(started: str, wanted: str) -> bool:
+    if "/" in wanted:
+        return started == wanted or started.endswith("/" + wanted)
+    return started == wanted or base_name(started) == wanted
+
+
+def _skip_python_options(argv: tuple[str, ...], at: int) -> int:
+    while at < len(argv) and argv[at].startswith("-") and argv[at] not in {"-m", "-c", "-"}:
+        at += 2 if argv[at] in _PYTHON_VALUED else 1
+    return at
+
+
+def _interpreter(
+    argv: tuple[str, ...],
+    unwrapped: Unwrapped,
+    entry: _Entry,
+    read_shebang: Callable[[str], str | None] | None,
+) -> tuple[str, ...]:
+    if unwrapped.obstacles or unwrapped.program >= len(argv):
+        return ()
+    program = argv[unwrapped.program]
+    if entry.python_options is not None:
+        return (*unwrapped.runner, program, *entry.python_options, "-")
+    if unwrapped.runner:
+        return (*unwrapped.runner, "python", "-")
+    text = read_shebang(program) if read_shebang else None
+    return _from_shebang(text) if text else ()
+
+
+def _from_shebang(text: str) -> tuple[str, ...]:
+    lines = text.splitlines()
+    if not lines or not lines[0].startswith("#!"):
+        return ()
+    words = tuple(lines[0][2:].split())
+    # A path too long for a shebang is started by pip's `#!/bin/sh` and `'''exec' /long/path "$0" "$@"`.
+    if len(lines) > 1 and lines[1].startswith("'''exec' "):
+        words = (shlex.split(lines[1].removeprefix("'''exec' "))[0],)
+    if not words or not any(_PYTHON.match(base_name(word)) for word in words):
+        return ()
+    return (*words, "-")
