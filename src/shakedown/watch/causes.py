@@ -1,0 +1,216 @@
+"""Finds the first exception of a log and says it in one line.
+
+It never takes the last error for the cause: what dies later only repeats it.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field, replace
+
+from shakedown.core import Engine, Exit
+from shakedown.watch.log import WatchedLine, template
+from shakedown.watch.patterns import Phrases
+
+CAUSE_CHARS = 300
+OPEN_TRACEBACKS = 64
+KEPT_ERRORS = 200
+KEPT_PLACES = 100
+TRACEBACK = "Traceback (most recent call last)"
+HANDLED = "During handling of the above exception, another exception occurred"
+
+# "(EngineCore pid=9109) ERROR 11-29 14:14:45 [core.py:1510] ", "[2026-11-29 14:44:13 TP0] ", "[rank0]: "
+_PREFIX = re.compile(
+    r"^(?:\([^()]{1,60} pid=\d+\) ?)?"
+    r"(?:(?:DEBUG|INFO|WARNING|ERROR|CRITICAL) [\d-]{5,10} [\d:.,]{8,15} \[[^\]]{1,80}\] ?)?"
+    r"(?:\[\d{4}-\d\d-\d\d \d\d:\d\d:\d\d[^\]]{0,40}\] ?)?"
+    r"(?:\[rank\d+\]: ?)?"
+)
+_EXCEPTION = re.compile(r"^[A-Za-z_][\w.]{1,120}(?=: |:$|$)")
+_BARE_EXCEPTION = re.compile(r"^[A-Za-z_][\w.]{0,80}(?:Error|Exception): \S")
+_SOURCE = re.compile(r'^ *File "([^"]{1,400})", line \d+, in (.{1,120})$')
+_ARGPARSE = re.compile(r"^[^\s:]{1,80}: error: (.+)$")
+_LOUD = re.compile(
+    r"Fatal Python error: |terminate called after|Segmentation fault|Bus error|\(core dumped\)"
+    r"|CUDA error|Cuda error|\[Errno 98\]|[Aa]ddress already in use|Out of memory: Killed|oom-kill"
+)
+# A lookup that failed and was handled says less than what was raised for it.
+_LOOKUPS = ("StopIteration", "KeyError", "IndexError", "AttributeError", "StopAsyncIteration")
+_PLUMBING = ("contextlib.py", "threading.py", "_contextlib.py", "otel.py", "queue.py", "selectors.py")
+_ALWAYS_LATER = ("KeyboardInterrupt", "SystemExit", "CancelledError", "GeneratorExit")
+_HELD_PORT = re.compile(r"[Aa]ddress already in use|Errno 98|EADDRINUSE")
+
+SIGNALS = {4: "SIGILL", 6: "SIGABRT", 7: "SIGBUS", 8: "SIGFPE", 9: "SIGKILL", 11: "SIGSEGV", 15: "SIGTERM"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoggedError:
+    """An error as one line. `strength`: 2 a traceback's exception, 1 a loud line, 0 only repeats another."""
+
+    text: str
+    at_s: float
+    pid: int | None
+    rank: str
+    strength: int
+    number: int  # of the line it began on
+    places: tuple[str, ...] = ()  # "function (file" of its traceback, innermost first
+
+
+@dataclass(slots=True)
+class _OpenTraceback:
+    at_s: float
+    number: int
+    source: str = ""
+    code: str = ""
+    exception: LoggedError | None = None
+    more: int = 0
+    in_plumbing: bool = False
+    places: list[str] = field(default_factory=list)
+
+
+class ErrorFinder:
+    """Reads lines one by one and keeps the errors among them."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._fatal = Phrases(engine.fatal)
+        self._repeats = Phrases(engine.not_a_cause)
+        self._open: dict[tuple[str, int | None], _OpenTraceback] = {}
+        self.errors: list[LoggedError] = []
+        self.fatal: LoggedError | None = None  # the first line that says a required process has died
+
+    def read(self, line: WatchedLine) -> None:
+        text = _PREFIX.sub("", line.text, count=1)
+        if self.fatal is None and self._fatal(line.text):
+            self.fatal = self._error(line, text, strength=1)
+        key = (line.rank, line.pid)
+        if TRACEBACK in text:
+            if len(self._open) < OPEN_TRACEBACKS:
+                self._open[key] = _OpenTraceback(at_s=line.line.at_s, number=line.number)
+        elif HANDLED in text:
+            self._demote(key)
+        elif key in self._open:
+            self._follow(key, self._open[key], line, text)
+        else:
+            self._read_loose(line, text)
+
+    def _follow(self, key: tuple[str, int | None], it: _OpenTraceback, line: WatchedLine, text: str) -> None:
+        """One more line of an open traceback: a frame, its exception, or what explains the exception."""
+        if it.exception is not None:
+            self._explain(key, it, line, text)
+        elif source := _SOURCE.match(text):
+            file = source[1].rsplit("/", 1)[-1]
+            if len(it.places) < KEPT_PLACES:
+                it.places.append(f"{source[2]} ({source[1]}")
+            it.in_plumbing = file in _PLUMBING
+            if not it.in_plumbing:
+                it.source, it.code = f"{source[2]} ({file})", ""
+        elif text.startswith(" ") or not text:
+            if it.source and not it.code and not it.in_plumbing and text.strip(" ^~"):
+                it.code = text.strip()
+        elif _EXCEPTION.match(text):
+            said = _without_module(text)
+            if ":" not in said.rstrip(":"):  # a bare AssertionError: only its place tells it from others
+                said = f"{said.rstrip(':')} in {it.source}" + (f": {it.code}" if it.code else "")
+            it.exception = replace(
+                self._error(line, said, strength=2),
+                at_s=it.at_s,
+                number=it.number,
+                places=tuple(reversed(it.places)),
+            )
+            self._keep(it.exception)
+        else:
+            del self._open[key]
+
+    def _explain(self, key: tuple[str, int | None], it: _OpenTraceback, line: WatchedLine, text: str) -> None:
+        """`1 validation error for VllmConfig` says nothing; the line below it does."""
+        assert it.exception is not None
+        short = it.exception.text.endswith(("from one of:", ":")) or "validation error" in it.exception.text
+        wanted = short and it.more == 0 and text.strip() and text[0] in " (-*"
+        if wanted:
+            it.more += 1
+            told = f"{it.exception.text.rstrip(':')}: {text.strip().split(' [type=', 1)[0]}"
+            fuller = replace(it.exception, text=told[:CAUSE_CHARS])
+            self.errors = [fuller if error is it.exception else error for error in self.errors]
+            it.exception = fuller
+        else:
+            del self._open[key]
+            self._read_loose(line, text)
+
+    def _demote(self, key: tuple[str, int | None]) -> None:
+        """The exception before this one was handled: a bare lookup is not worth naming."""
+        for index in range(len(self.errors) - 1, -1, -1):
+            error = self.errors[index]
+            if (error.rank, error.pid) == key:
+                if error.text.startswith(_LOOKUPS):
+                    self.errors[index] = replace(error, strength=0)
+                return
+
+    def _read_loose(self, line: WatchedLine, text: str) -> None:
+        if usage := _ARGPARSE.match(text):
+            self._keep(self._error(line, f"error: {usage[1]}", strength=2))
+        elif not line.noise and (_LOUD.search(text, 0, 1000) or _BARE_EXCEPTION.match(text)):
+            self._keep(self._error(line, _without_module(text), strength=1))
+
+    def _error(self, line: WatchedLine, text: str, *, strength: int) -> LoggedError:
+        said = " ".join(text.split())[:CAUSE_CHARS]
+        repeats = self._repeats(said) or self._repeats(line.text) or said.startswith(_ALWAYS_LATER)
+        return LoggedError(
+            text=said,
+            at_s=line.line.at_s,
+            pid=line.pid,
+            rank=line.rank,
+            strength=0 if repeats else strength,
+            number=line.number,
+        )
+
+    def _keep(self, error: LoggedError) -> None:
+        if len(self.errors) < KEPT_ERRORS:
+            self.errors.append(error)
+
+    @property
+    def first(self) -> LoggedError | None:
+        """The error that names the cause, or the first that repeats it if nothing does.
+
+        A traceback that was caught and printed long before the death does not count where a line
+        announces the death: the announcement and its traceback come together.
+        """
+        candidates = self.errors
+        if self.fatal is not None:
+            around = self.fatal.at_s - 5.0
+            candidates = [e for e in self.errors if e.at_s >= around] or self.errors
+        for strength in (2, 1, 0):
+            for error in sorted(candidates, key=lambda e: e.number):
+                if error.strength == strength:
+                    return error
+        return self.fatal
+
+    @property
+    def last_s(self) -> float | None:
+        """When the latest error that names a cause was printed."""
+        return max((e.at_s for e in self.errors if e.strength == 2), default=None)
+
+
+def fingerprint(cause: str) -> str:
+    """The cause with numbers, paths, hex and quoted strings masked: equal for equal failures."""
+    return template(cause)
+
+
+def says_held_port(cause: str) -> bool:
+    return _HELD_PORT.search(cause) is not None
+
+
+def describe_exit(exit_: Exit) -> str:
+    """An exit as a cause, for want of a better one."""
+    if exit_.signal is not None:
+        name = SIGNALS.get(exit_.signal, f"signal {exit_.signal}")
+        guess = ": out of memory, or somebody killed it" if exit_.signal == 9 else ""
+        return f"killed by signal {exit_.signal} ({name}){guess}"
+    if exit_.code == 0:
+        return "exited with code 0 although it should serve"
+    return f"exited with code {exit_.code} and named no cause"
+
+
+def _without_module(text: str) -> str:
+    """`huggingface_hub.errors.HFValidationError: …` without its module."""
+    name, colon, message = text.partition(":")
+    return name.rsplit(".", 1)[-1] + colon + message if " " not in name else text

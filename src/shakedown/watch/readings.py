@@ -1,0 +1,242 @@
+"""Reads processes, sockets, GPUs, the port and stacks of a run, each only as often as it is worth.
+
+It never raises for a reading that failed: what could not be read is kept and told.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+from shakedown.core import Engine, Evidence, Frame, GpuUse, Host, Listener, Missing, Phase, ProcessSample, Run
+from shakedown.watch.proc import (
+    BUSY_SHARE,
+    BYTES_PER_S,
+    GPU_STEP,
+    Memory,
+    Meter,
+    ProcessBook,
+    Progress,
+    Vanished,
+)
+from shakedown.watch.situation import Limits, ProcessView
+from shakedown.watch.stacks import (
+    StackMemory,
+    computes,
+    is_tracker,
+    main_frames,
+    meaningful,
+    phase_of,
+    places,
+    show,
+    spins,
+    waits_for_other,
+)
+
+METER_AFTER_S = 3.0  # sockets and GPU cost more than /proc: they are read only in a silence
+METER_EVERY_S = 4.0
+PORT_EVERY_S = 2.0
+SLOW_ROUND_S = 15.0  # between stacks once the first rounds decided nothing
+STACKS_PER_ROUND = 24  # a compile pool has hundreds of sleeping children
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Traits:
+    """What the latest stack of a process says of it."""
+
+    frames: tuple[Frame, ...] = ()
+    tracker: bool = False
+    waits: bool = False
+    computes: bool = False
+    spins: bool = False
+    phase: Phase | None = None
+
+
+_UNSEEN = _Traits()
+
+
+class Readings:
+    """All readings but the log. `cheap` each step, `sparse` when it has been quiet."""
+
+    def __init__(self, host: Host, run: Run, engine: Engine, port: int | None, limits: Limits) -> None:
+        self._host, self._run, self._engine, self._port, self._limits = host, run, engine, port, limits
+        self._book = ProcessBook()
+        self._sockets = Meter("sockets", per_s=BYTES_PER_S)
+        self._gpu = Meter("GPU memory", step=GPU_STEP)
+        self._gpu_use: dict[int, GpuUse] = {}
+        self._stack_memory = StackMemory()
+        self._traits: dict[int, _Traits] = {}
+        self._ranks: dict[int, str] = {}
+        self._missing: dict[str, tuple[str, float]] = {}
+        self._metered_s = self._port_s = float("-inf")
+        self._round_s: list[float] = []
+        self._rounds_over_s: list[float] = []
+        self.listening: Listener | None = None
+
+    # --- cheap: every step ------------------------------------------------------------------------------
+
+    def cheap(self, now_s: float) -> Iterator[Progress]:
+        samples = self._host.processes(self._run)
+        if isinstance(samples, Missing):
+            self._miss(samples, now_s)
+        else:
+            yield from self._book.feed(samples, now_s)
+        if self._port is not None and now_s - self._port_s >= PORT_EVERY_S * (5 if self.listening else 1):
+            self._port_s = now_s
+            listener = self._host.listener(self._port, self._run)
+            if listener is not None and listener.ours and self.listening is None:
+                yield Progress(signal="port opened", pid=listener.pid, name=listener.program, at_s=now_s)
+            self.listening = listener if listener is not None and listener.ours else None
+
+    def note_rank(self, pid: int | None, rank: str) -> None:
+        """A log line has told the rank of a process."""
+        if pid is not None and rank:
+            self._ranks[pid] = rank
+
+    def port_is_foreign(self) -> bool:
+        listener = self._host.listener(self._port, self._run) if self._port is not None else None
+        return listener is not None and not listener.ours
+
+    # --- sparse: in a silence ---------------------------------------------------------------------------
+
+    def sparse(self, now_s: float, quiet_s: float, budget_s: float) -> Iterator[Progress]:
+        if quiet_s >= METER_AFTER_S and now_s - self._metered_s >= METER_EVERY_S:
+            self._metered_s = now_s
+            yield from self._read_meters(now_s)
+        if self._round_is_due(now_s, quiet_s, budget_s):
+            self._round_s.append(now_s)
+            if quiet_s >= budget_s:
+                self._rounds_over_s.append(now_s)
+            yield from self._read_stacks(now_s, suspicious=quiet_s >= budget_s)
+
+    def _read_meters(self, now_s: float) -> Iterator[Progress]:
+        names = {m.sample.pid: m.sample.name for m in self._book.memories.values()}
+        sockets = self._host.socket_bytes(tuple(names))
+        if isinstance(sockets, Missing):
+            self._miss(sockets, now_s)
+        else:
+            yield from self._sockets.feed(sockets, names, now_s)
+        gpus = self._host.gpu_use(tuple(names))
+        if isinstance(gpus, Missing):
+            self._miss(gpus, now_s)
+        else:
+            self._gpu_use = {use.pid: use for use in gpus}
+            held: dict[int, int] = {}
+            for use in gpus:  # one entry per GPU that the process holds
+                held[use.pid] = held.get(use.pid, 0) + use.used_bytes
+            yield from self._gpu.feed(held, names, now_s)
+
+    def _round_is_due(self, now_s: float, quiet_s: float, budget_s: float) -> bool:
+        if quiet_s < self._limits.quiet_s:
+            return False
+        if not self._round_s:
+            return True
+        over = quiet_s >= budget_s
+        if not over and self._limits.expected is None and budget_s - quiet_s > self._limits.round_s:
+            return now_s - self._round_s[-1] >= self._limits.quiet_s
+        settled = len(self._rounds_over_s) >= 2 * self._limits.rounds
+        return now_s - self._round_s[-1] >= (SLOW_ROUND_S if settled else self._limits.round_s)
+
+    def _read_stacks(self, now_s: float, *, suspicious: bool) -> Iterator[Progress]:
+        memories = sorted(self._book.memories.values(), key=lambda m: -m.sample.rss_bytes)
+        for memory in memories[:STACKS_PER_ROUND]:
+            pid = memory.sample.pid
+            if memory.compiles or memory.sample.state == "T":  # a stopped process answers no debugger
+                continue
+            dump = self._host.stacks(pid)
+            if isinstance(dump, Missing):
+                self._miss(Missing(what=f"stack of {memory.sample.name} {pid}", why=dump.why), now_s)
+                continue
+            frames = main_frames(dump)
+            if self._stack_memory.is_new(pid, frames, now_s) and not is_tracker(frames):
+                yield Progress(signal="stack", pid=pid, name=memory.sample.name, at_s=now_s)
+            leaf = frames
+            if suspicious and (memory.cpu_share() or 0.0) > BUSY_SHARE:
+                native = self._host.stacks(pid, native=True)
+                leaf = frames if isinstance(native, Missing) else main_frames(native)
+            self._traits[pid] = self._classify(frames, leaf)
+
+    def _classify(self, frames: tuple[Frame, ...], leaf: tuple[Frame, ...]) -> _Traits:
+        """Once per stack, not once per step: a stack has 25 frames and the lists 60 fragments."""
+        return _Traits(
+            frames=frames,
+            tracker=is_tracker(frames),
+            waits=waits_for_other(frames, self._engine),
+            computes=computes(frames, self._engine),
+            spins=spins(leaf),
+            phase=phase_of(places(frames), self._engine),
+        )
+
+    def forget_rounds(self, now_s: float, *, keep: bool) -> None:
+        """Something moved: the rounds of this silence are over. `keep`: it was only a stack."""
+        self._rounds_over_s.clear()
+        if not keep:
+            self._round_s.clear()
+            self._traits.clear()
+            self._stack_memory.forget(now_s)
+
+    # --- what the readings come to ----------------------------------------------------------------------
+
+    @property
+    def rounds(self) -> int:
+        return len(self._round_s)
+
+    @property
+    def rounds_over(self) -> int:
+        return len(self._rounds_over_s)
+
+    @property
+    def rounds_span_s(self) -> float:
+        return self._rounds_over_s[-1] - self._rounds_over_s[0] if self._rounds_over_s else 0.0
+
+    @property
+    def vanished(self) -> tuple[Vanished, ...]:
+        return tuple(self._book.vanished)
+
+    def stack_phases(self) -> Iterable[tuple[str, Phase]]:
+        """Where the latest stacks of a silence place each rank; one that waits for others is nowhere."""
+        for pid, traits in self._traits.items():
+            if traits.phase is not None and not traits.waits:
+                yield self._ranks.get(pid, ""), traits.phase
+
+    def views(self, now_s: float) -> tuple[ProcessView, ...]:
+        return tuple(self._view(memory, now_s) for memory in self._book.memories.values())
+
+    def _view(self, memory: Memory, now_s: float) -> ProcessView:
+        sample = memory.sample
+        seen = self._traits.get(sample.pid, _UNSEEN)
+        use = self._gpu_use.get(sample.pid)
+        return ProcessView(
+            pid=sample.pid,
+            ppid=sample.ppid,
+            name=sample.name,
+            state=sample.state,
+            state_s=memory.state_s(now_s),
+            wchan=sample.wchan,
+            cpu_share=memory.cpu_share(),
+            frames=seen.frames,
+            tracker=seen.tracker or _looks_like_tracker(sample),
+            waits=seen.waits or "do_wait" in sample.wchan,
+            computes=seen.computes,
+            spins=seen.spins,
+            gpu_busy=use is not None and bool(use.utilisation_percent),
+        )
+
+    def evidence(self, now_s: float) -> Iterator[Evidence]:
+        for view in self.views(now_s) if self._round_s else ():
+            share = "?" if view.cpu_share is None else f"{view.cpu_share:.0%}"
+            place = show(meaningful(view.frames)[0]) if view.frames else "no stack"
+            text = f"{view.name}: state {view.state}, {view.wchan or 'running'}, CPU {share}, {place}"
+            yield Evidence(kind="process", text=text, at_s=now_s, pid=view.pid)
+        for what, (why, at_s) in self._missing.items():
+            yield Evidence(kind="not read", text=f"{what}: {why}", at_s=at_s)
+
+    def _miss(self, missing: Missing, now_s: float) -> None:
+        if len(self._missing) < 50:
+            self._missing.setdefault(missing.what, (missing.why, now_s))
+
+
+def _looks_like_tracker(sample: ProcessSample) -> bool:
+    """Python's resource tracker, where its stack is not known: one thread that sleeps in a pipe."""
+    small = sample.threads == 1 and sample.rss_bytes < 32 << 20 and sample.cpu_s < 1.0
+    return small and "pipe_read" in sample.wchan

@@ -1,0 +1,134 @@
+"""Reads Python stacks: who waits for whom, who computes, who spins, and what has not been seen before.
+
+It never decides; a stack alone misleads both ways.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from shakedown.core import Engine, Frame, Phase, StackDump
+
+REMEMBER_S = 60.0
+MEANINGFUL = 4  # frames of a fingerprint
+
+# Plumbing in which any wait ends; the frame above it says what is waited for.
+_PLUMBING = (
+    "threading.py", "selectors.py", "queue.py", "socket.py", "ssl.py", "contextlib.py", "subprocess.py",
+    "multiprocessing/", "concurrent/", "asyncio/", "uvloop/", "zmq/", "<frozen", "<string>", "runpy.py",
+    "tracing/otel.py", "c10d_logger.py", "utils/_contextlib.py",
+)  # fmt: skip
+_TRACKERS = ("multiprocessing/resource_tracker.py", "multiprocessing/forkserver.py", "compile_worker/")
+# A front end or an event loop that idles is waiting for others by its nature.
+_IDLE = ("serve (uvicorn/server.py", "run_forever (asyncio/", "Runner.run (asyncio/")
+# One call in here may keep a core busy for half an hour without a sign.
+_COMPUTES = (
+    "torch/_inductor/", "torch/_dynamo/", "torch/_functorch/", "torch/utils/cpp_extension.py",
+    "triton/compiler/", "triton/backends/", "autotun", "flashinfer/jit/", "deep_gemm", "tilelang/",
+    "cutlass/", "do_bench", "repack", "quantize",
+)  # fmt: skip
+_SPINS = (
+    "sched_yield", "spin", "ncclGroup", "ncclAll", "ncclBroadcast", "ncclReduce", "ncclSend", "ncclRecv",
+    "ncclCommInit", "ncclCommWait", "nccl", "gloo::", "StreamSynchronize", "EventSynchronize",
+    "CtxSynchronize", "DeviceSynchronize", "cuEventQuery", "cudaEventQuery", "hipStreamSynchronize",
+    "sem_trywait", "pthread_mutex_trylock", "busy_wait", "shm_broadcast.py", "barrier",
+)  # fmt: skip
+LEAF_FRAMES = 6  # of a native stack: below them the wait is only a caller
+
+
+def main_frames(dump: StackDump) -> tuple[Frame, ...]:
+    """Frames of the main thread, innermost first."""
+    for thread in dump.threads:
+        if thread.name == "MainThread":
+            return thread.frames
+    return dump.threads[0].frames if dump.threads else ()
+
+
+def short_file(file: str) -> str:
+    """A path from its package on, so that two machines agree."""
+    for root in ("site-packages/", "dist-packages/"):
+        if root in file:
+            return file.rsplit(root, 1)[1]
+    if file.startswith("/"):
+        parts = file.split("/")
+        is_library = len(parts) > 2 and parts[-2].startswith("python3")
+        return "/".join(parts[-1:] if is_library else parts[-2:])
+    return file
+
+
+def show(frame: Frame) -> str:
+    return f"{frame.function} ({short_file(frame.file)}:{frame.line})"
+
+
+def places(frames: Iterable[Frame]) -> tuple[str, ...]:
+    """Each frame as "function (file", the form in which engine tables name frames."""
+    return tuple(f"{frame.function} ({frame.file}" for frame in frames)
+
+
+def any_in(frames: Iterable[Frame], fragments: Iterable[str]) -> bool:
+    """Whether a fragment of "function (file" occurs in one of the frames."""
+    spelled = places(frames)
+    return any(fragment in place for fragment in fragments for place in spelled)
+
+
+def meaningful(frames: tuple[Frame, ...]) -> tuple[Frame, ...]:
+    """The innermost frames that say what is being done, without the plumbing of waiting."""
+    told = tuple(f for f in frames if not any(part in short_file(f.file) for part in _PLUMBING))
+    return (told or frames)[:MEANINGFUL]
+
+
+def fingerprint(frames: tuple[Frame, ...]) -> str:
+    """Where a process stands, without line numbers: equal between runs and near versions."""
+    return " < ".join(f"{f.function} ({short_file(f.file)})" for f in meaningful(frames))
+
+
+def is_tracker(frames: tuple[Frame, ...]) -> bool:
+    return any_in(frames, _TRACKERS)
+
+
+def waits_for_other(frames: tuple[Frame, ...], engine: Engine) -> bool:
+    """Whether a process is in a frame in which it waits for another process of its own launch."""
+    return any_in(frames, engine.waits_for_child) or any_in(frames[:2], _IDLE)
+
+
+def computes(frames: tuple[Frame, ...], engine: Engine) -> bool:
+    """Whether a process is in a computation that is known to take minutes without a sign."""
+    long_frames = [fragment for fragment, phase in engine.frame_phases if phase is Phase.COMPILE]
+    return any_in(frames, (*_COMPUTES, *long_frames))
+
+
+def spins(frames: tuple[Frame, ...]) -> bool:
+    """Whether the native leaf is a known wait that keeps a core busy."""
+    return any_in(frames[:LEAF_FRAMES], _SPINS)
+
+
+def phase_of(spelled: tuple[str, ...], engine: Engine) -> Phase | None:
+    """Where a stack or a traceback stands: the first entry of the table that occurs in its places."""
+    for fragment, phase in engine.frame_phases:
+        if any(fragment in place for place in spelled):
+            return phase
+    return None
+
+
+class StackMemory:
+    """The places each process has been seen in lately."""
+
+    def __init__(self) -> None:
+        self._seen: dict[int, dict[tuple[Frame, ...], float]] = {}
+
+    def is_new(self, pid: int, frames: tuple[Frame, ...], at_s: float) -> bool:
+        """Whether a process is where it was not in the last minute. The first look is no movement.
+
+        A place stays known while it is looked at again, so a loop over a few lines soon has no new one.
+        """
+        seen = self._seen.setdefault(pid, {})
+        known = bool(seen)
+        new = frames not in seen
+        seen[frames] = at_s
+        return known and new
+
+    def forget(self, at_s: float) -> None:
+        """Drops what is older than a minute; called when something else moved."""
+        for seen in self._seen.values():
+            for frames in [f for f, when in seen.items() if at_s - when > REMEMBER_S]:
+                del seen[frames]
