@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from shakedown.core import Phase, Suspect, Verdict, Wait
-from shakedown.watch.causes import describe_exit, fingerprint, says_held_port
+from shakedown.core import Suspect, Verdict, Wait
+from shakedown.watch.causes import LoggedError, describe_exit, fingerprint, says_held_port
 from shakedown.watch.proc import Vanished
 from shakedown.watch.situation import (
     JIT_LIMIT_S,
@@ -29,15 +29,12 @@ def decide(s: Situation, limits: Limits) -> Decision:
         return _ended(s, limits)
     if (decision := _died_inside(s, limits)) or (decision := _stuck_at_once(s, limits)):
         return decision
-    if s.phase.order >= Phase.READY.order and s.pending_s is None:
-        return Decision(state=State.MOVING)  # an idle server looks hung in every reading
-    quiet_s = s.quiet_s if s.pending_s is None else min(s.quiet_s, s.pending_s)
-    if quiet_s < limits.quiet_s:
+    if s.quiet_s < limits.quiet_s:
         return Decision(state=State.MOVING)
     hang = _silent(s, limits)
     if _met_again(s, limits, hang):
         return hang
-    if quiet_s < s.budget_s:
+    if s.quiet_s < s.budget_s:
         return Decision(state=State.QUIET)
     if s.rounds_over < limits.rounds:
         return Decision(state=State.SUSPECT, suspect=hang.suspect, note="looking at all stacks")
@@ -68,9 +65,15 @@ def _died_inside(s: Situation, limits: Limits) -> Decision | None:
     if s.fatal is None:
         return None
     since_s = s.now_s - s.fatal.at_s
-    gone = s.fatal.pid is not None and all(p.pid != s.fatal.pid for p in s.processes)
     settled = min(s.quiet_s, since_s) >= limits.settle_s
-    return _crashed(s, exited=False) if settled or (gone and since_s >= 3 * limits.settle_s) else None
+    # Other ranks may go on loading for half an hour beside the dead one.
+    dead = since_s >= 3 * limits.settle_s and _is_gone(s, s.fatal)
+    return _crashed(s, exited=False) if settled or dead else None
+
+
+def _is_gone(s: Situation, error: LoggedError) -> bool:
+    """Whether the process that printed this has ended; a container's log tells pids of another namespace."""
+    return any(v.pid == error.pid for v in s.vanished)
 
 
 def _crashed(s: Situation, *, exited: bool) -> Decision:
@@ -144,7 +147,7 @@ def _silent(s: Situation, limits: Limits) -> Decision:
         return _slow(s, suspect, "the GPU works in a known long computation")
     if not suspect.frames and not suspect.blocked and s.quiet_s < 2 * s.budget_s:
         return Decision(state=State.SUSPECT, suspect=_as_suspect(suspect), note="its stack cannot be read")
-    if s.error is not None and s.last_error_s is not None and _last_words(s, s.last_error_s):
+    if s.error is not None and _is_gone(s, s.error) and _last_words(s):
         return _crashed(s, exited=False)
     if suspect.blocked:
         text = f"{suspect.name} waits for I/O that does not come{_in(suspect)}"
@@ -153,9 +156,9 @@ def _silent(s: Situation, limits: Limits) -> Decision:
     return _hung(suspect, Wait.WAITING, text, "any new log line, memory, page faults, I/O or a new stack")
 
 
-def _last_words(s: Situation, error_s: float) -> bool:
+def _last_words(s: Situation) -> bool:
     """Whether an exception is the last thing that happened: then the others wait for the dead."""
-    return s.now_s - s.quiet_s - error_s <= 2.0
+    return s.last_error_s is not None and s.now_s - s.quiet_s - s.last_error_s <= 2.0
 
 
 def _busy(s: Situation, limits: Limits, busy: list[ProcessView]) -> Decision:
@@ -166,7 +169,7 @@ def _busy(s: Situation, limits: Limits, busy: list[ProcessView]) -> Decision:
     if any(p.computes for p in busy):
         limit_s = max(limit_s, JIT_LIMIT_S)
     elif not working and s.rounds_over >= 2 * limits.rounds and s.rounds_span_s >= s.budget_s:
-        suspect = elect(busy) or busiest
+        suspect = elect(_living(s)) or busiest
         text = f"{suspect.name} spins in a wait{_in(suspect)}"
         return _hung(suspect, Wait.SPINNING, text, "any hard progress in the second window")
     if s.quiet_s >= limit_s:
@@ -195,9 +198,9 @@ def elect(processes: Iterable[ProcessView]) -> ProcessView | None:
     parents = {p.ppid for p in free}
     places = [stack_fingerprint(p.frames) for p in free]
 
-    def rank(p: ProcessView) -> tuple[bool, bool, bool, int, bool, int]:
+    def rank(p: ProcessView) -> tuple[bool, bool, bool, bool, int, bool, int]:
         crowd = places.count(stack_fingerprint(p.frames)) if len(free) > 2 else 0
-        return (p.state != "D", not p.blocked, not p.frames, crowd, p.pid in parents, p.pid)
+        return (p.state != "D", not p.blocked, not p.frames, p.spins, crowd, p.pid in parents, p.pid)
 
     return min(free, key=rank, default=None)
 

@@ -28,11 +28,12 @@ from shakedown.watch.log import LogReader, WatchedLine
 from shakedown.watch.phases import Timeline
 from shakedown.watch.proc import Progress
 from shakedown.watch.readings import Readings
-from shakedown.watch.situation import Decision, Limits, Situation, State, budget
+from shakedown.watch.situation import Decision, Limits, Situation, State, budget, silence
 from shakedown.watch.stacks import phase_of
 
 KEPT_LINES = 5000
 FEEDS_PER_STEP = 8
+LAST_FEEDS = 500  # once the leader has exited, its last words are wanted at once
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,6 +83,7 @@ class Watcher:
         self._expected_since_s: float | None = None
         self._signalled = False
         self._now_s = 0.0
+        self._phase = Phase.IMPORT
         self._last: Assessment | None = None
 
     # --- what only the caller knows ----------------------------------------------------------------------
@@ -119,14 +121,14 @@ class Watcher:
     def step(self) -> Assessment:
         """Takes every reading that is due and returns what is known now."""
         self._now_s = self._clock_s()
+        self._phase = self._timeline.common  # the line that ends a silence often begins the next phase
         new_lines = self._read_log()
         if self._signalled or (self._last is not None and self._last.judgement is not None):
             return self._freeze(new_lines)
         moved = [*self._readings.cheap(self._now_s)]
         moved += [self._line_progress(line) for line in new_lines if line.moved]
         self._advance(moved)
-        quiet_s = self._now_s - self._progress_s
-        moved = [*self._readings.sparse(self._now_s, quiet_s, self._budget_s)]
+        moved = [*self._readings.sparse(self._now_s, self._quiet_s, self._budget_s)]
         for rank, phase in self._readings.stack_phases():
             self._timeline.enter(rank, phase, self._now_s)
         self._advance(moved)
@@ -161,9 +163,17 @@ class Watcher:
         phase = self._timeline.common
         return budget(self._limits, phase, self._overturned_s.get(phase, 0.0))
 
+    def _silence_s(self, phase: Phase) -> float:
+        pending_s = None if self._pending_since_s is None else self._now_s - self._pending_since_s
+        return silence(phase, self._now_s - self._progress_s, pending_s)
+
+    @property
+    def _quiet_s(self) -> float:
+        return self._silence_s(self._timeline.common)
+
     def _read_log(self) -> tuple[WatchedLine, ...]:
         lines: list[WatchedLine] = []
-        for _ in range(FEEDS_PER_STEP):
+        for _ in range(FEEDS_PER_STEP if self._exit_since_s is None else LAST_FEEDS):
             data = b""
             if self._reader.hungry:
                 data, self._offset = self._host.read_log(self._run, self._offset)
@@ -185,9 +195,9 @@ class Watcher:
         """New hard progress: the silence before it was healthy, whatever was suspected."""
         if not moved:
             return
-        phase, silence_s = self._timeline.common, self._now_s - self._progress_s
+        phase, silence_s = self._phase, self._silence_s(self._phase)
         self._silences[phase] = max(silence_s, self._silences.get(phase, 0.0))
-        if silence_s >= self._budget_s:
+        if silence_s >= budget(self._limits, phase, self._overturned_s.get(phase, 0.0)):
             self._overturned_s[phase] = silence_s
         self._progress, self._progress_s = moved[-1], self._now_s
         self._expected_since_s = None
@@ -206,14 +216,13 @@ class Watcher:
         return Situation(
             now_s=now_s,
             phase=self._timeline.common,
-            quiet_s=now_s - self._progress_s,
+            quiet_s=self._quiet_s,
             budget_s=self._budget_s,
             processes=readings.views(now_s),
             rounds=readings.rounds,
             rounds_over=readings.rounds_over,
             rounds_span_s=readings.rounds_span_s,
             met_expected_s=0.0 if self._expected_since_s is None else now_s - self._expected_since_s,
-            pending_s=None if self._pending_since_s is None else now_s - self._pending_since_s,
             error=error,
             last_error_s=self._errors.last_s,
             fatal=self._errors.fatal,

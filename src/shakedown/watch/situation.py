@@ -92,9 +92,10 @@ class ProcessView:
 class Situation:
     """Everything a decision stands on. Times are seconds since the launch started.
 
-    `quiet_s` is the time since the last hard progress, `budget_s` how much of it this phase may have.
+    `quiet_s` is the time since the last hard progress, `budget_s` how much of it this phase may have;
+    once ready, `quiet_s` counts only while a request is in flight (see `silence`).
     `rounds` counts the looks at all stacks in this quiet spell, `rounds_over` those after the budget,
-    `rounds_span_s` the time the latter cover, `pending_s` how long a request has been in flight.
+    `rounds_span_s` the time the latter cover.
     """
 
     now_s: float
@@ -106,7 +107,6 @@ class Situation:
     rounds_over: int = 0
     rounds_span_s: float = 0.0
     met_expected_s: float = 0.0  # for how long the expected failure has been in sight
-    pending_s: float | None = None
     error: LoggedError | None = None
     last_error_s: float | None = None
     fatal: LoggedError | None = None
@@ -143,6 +143,16 @@ def learn(silences: Iterable[Mapping[Phase, float]]) -> dict[Phase, float]:
         for phase, seconds in one.items():
             longest[phase] = max(seconds, longest.get(phase, 0.0))
     return {phase: max(15.0, 3 * seconds) for phase, seconds in longest.items()}
+
+
+def silence(phase: Phase, unmoved_s: float, pending_s: float | None) -> float:
+    """How much of the time without hard progress counts as silence.
+
+    An idle server looks hung in every reading, so after READY only a request in flight counts.
+    """
+    if pending_s is not None:
+        return min(unmoved_s, pending_s)
+    return 0.0 if phase.order >= Phase.READY.order else unmoved_s
 
 
 def budget(limits: Limits, phase: Phase, overturned_s: float = 0.0) -> float:
