@@ -1,0 +1,24 @@
+"""Everything that sends a request to the server under test.
+
+It never reads a process and never starts one.
+"""
+
+from shakedown.probe.canary import CanaryReport, Heartbeat, Pulse, check, pulse
+from shakedown.probe.client import Target
+from shakedown.probe.numeric import Layer, LayerState
+from shakedown.probe.ready import Readiness, ReadyState, poll, served_model
+
+__all__ = [
+    "CanaryReport",
+    "Heartbeat",
+    "Layer",
+    "LayerState",
+    "Pulse",
+    "Readiness",
+    "ReadyState",
+    "Target",
+    "check",
+    "poll",
+    "pulse",
+    "served_model",
+]

@@ -1,0 +1,139 @@
+"""Layer 0 of the canary: a plain request, which alone can show that a server serves, and its pace.
+
+It never judges what the text says.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from shakedown.core import Verdict
+from shakedown.probe.answers import Spoken, quote, read_text, said_in
+from shakedown.probe.client import Answer, Failure, Target
+from shakedown.probe.passages import PLAIN_PROMPT, QUESTION
+from shakedown.probe.questions import CHAT, COMPLETIONS, Budget, ask_chat, ask_completion
+
+PLAIN_TOKENS = 16
+PACE_TOKENS = 8
+SLOW_TOKENS_PER_S = 1.0
+NO_SUCH_WAY = frozenset({400, 404, 405, 415, 422, 501})  # no chat template, no such path: try the other one
+DENIED = frozenset({401, 403})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trouble:
+    """Why an answer is none. `cause` is one line, `fingerprint` the same without its numbers."""
+
+    verdict: Verdict
+    cause: str
+    fingerprint: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plain:
+    """What layer 0 found. `path` is the endpoint that spoke; `notes` tell of those that did not."""
+
+    trouble: Trouble | None
+    path: str
+    spoken: Spoken | None
+    tokens_per_s: float | None
+    notes: tuple[str, ...]
+
+
+def ask_plainly(target: Target, deadline_s: float, progress: Callable[[str], None]) -> Plain:
+    """Chat, then a completion where there is no chat; a second, warm request where the first was slow."""
+    budget = Budget(deadline_s)
+    notes: list[str] = []
+    first: Trouble | None = None
+    absent = False  # what was said so far was only that there is no such endpoint
+    for path in (CHAT, COMPLETIONS):
+        progress(f"plain request to {path}")
+        answer = _ask(target, path, PLAIN_TOKENS, budget)
+        spoken = read_text(answer)
+        if spoken.tokens and (answer.ok or answer.failure is Failure.CUT) and not spoken.error:
+            return _pace(target, path, answer, spoken, deadline_s, notes, progress)
+        trouble = explain(answer, spoken, deadline_s)
+        notes.append(f"{path}: {trouble.cause}")
+        if first is None or (absent and answer.status not in NO_SUCH_WAY):
+            first, absent = trouble, answer.status in NO_SUCH_WAY
+        if (
+            answer.failure in {Failure.CUT, Failure.CONNECT_TIMEOUT, Failure.UNREACHABLE}
+            or not budget.left_s()
+        ):
+            break
+    return Plain(trouble=first, path="", spoken=None, tokens_per_s=None, notes=tuple(notes))
+
+
+def _pace(
+    target: Target,
+    path: str,
+    answer: Answer,
+    spoken: Spoken,
+    deadline_s: float,
+    notes: list[str],
+    progress: Callable[[str], None],
+) -> Plain:
+    """`slow` needs two requests under a token a second: the first may have compiled something."""
+    pace, trouble = spoken.tokens_per_s, None
+    unhurried = pace is not None and pace < SLOW_TOKENS_PER_S
+    if unhurried or answer.failure is Failure.CUT:
+        progress("slow: a second, warm request")
+        again = _ask(target, path, PACE_TOKENS, Budget(deadline_s))
+        warm = read_text(again)
+        pace = warm.tokens / again.seconds if again.seconds > 0 else pace
+        notes.append(f"a second request made {warm.tokens} tokens in {again.seconds:.1f} s")
+        if not warm.tokens:
+            trouble = explain(again, warm, deadline_s)
+        elif pace is not None and (pace < SLOW_TOKENS_PER_S or again.failure is Failure.CUT):
+            cause = f"{pace:.2f} tokens/s in a second, warm request, under {SLOW_TOKENS_PER_S:g}"
+            trouble = Trouble(verdict=Verdict.SLOW, cause=cause, fingerprint="canary: slow decode")
+    return Plain(trouble=trouble, path=path, spoken=spoken, tokens_per_s=pace, notes=tuple(notes))
+
+
+def _ask(target: Target, path: str, max_tokens: int, budget: Budget) -> Answer:
+    if path == CHAT:
+        return ask_chat(target, QUESTION, max_tokens=max_tokens, budget=budget)
+    return ask_completion(target, PLAIN_PROMPT, max_tokens=max_tokens, budget=budget)
+
+
+def explain(answer: Answer, spoken: Spoken, deadline_s: float) -> Trouble:
+    """The verdict on an answer that holds no token, or breaks off with an error."""
+    said = spoken.error or said_in(answer)
+    detail = f": {quote(answer.detail)}" if answer.detail else ""
+    if answer.failure is Failure.CUT:
+        return _trouble(Verdict.HUNG, f"no token within {deadline_s:g} s", "canary: no token")
+    if answer.failure is Failure.REFUSED:
+        return _trouble(Verdict.CRASHED, "nobody listens any more: connection refused")
+    if answer.failure is Failure.BROKEN:
+        what = "the connection broke before an answer was complete"
+        return _trouble(Verdict.CRASHED, what + detail, f"canary: {what}")
+    if answer.failure is not None:
+        return _trouble(Verdict.UNDECIDED, answer.failure.value + detail, f"canary: {answer.failure.value}")
+    if answer.status in DENIED:
+        return _trouble(Verdict.UNDECIDED, f"the API key is missing or wrong ({answer.status})")
+    if answer.status == 503:
+        return _trouble(Verdict.UNDECIDED, f"the server says it is not ready (503): {said}", "canary: 503")
+    if answer.status is not None and answer.status >= 500:
+        return _trouble(Verdict.CRASHED, f"the request failed with {answer.status}: {said}")
+    if spoken.error and answer.status == 200:
+        return _trouble(Verdict.CRASHED, f"the answer ends in an error: {said}")
+    if answer.status != 200:
+        return _trouble(Verdict.UNDECIDED, f"the request was refused with {answer.status}: {said}")
+    if spoken.understood:
+        return _trouble(Verdict.UNDECIDED, "an answer without a single token")
+    return _trouble(Verdict.UNDECIDED, f"not an answer of an OpenAI-style server: {said}", "canary: no API")
+
+
+def died(answer: Answer) -> bool:
+    """Whether a server that had just answered another request broke at this one."""
+    if answer.failure is None:
+        return answer.status is not None and answer.status >= 500 and answer.status not in {501, 503}
+    return answer.failure in {Failure.BROKEN, Failure.REFUSED}
+
+
+def _trouble(verdict: Verdict, cause: str, fingerprint: str | None = None) -> Trouble:
+    if fingerprint is None:  # ids, ports and addresses differ from run to run
+        fingerprint = "canary: " + re.sub(r"\b(?:0x)?[0-9a-f]*\d[0-9a-f]*\b", "#", cause.lower())
+    return Trouble(verdict=verdict, cause=cause, fingerprint=fingerprint)

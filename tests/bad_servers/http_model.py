@@ -1,0 +1,235 @@
+"""A tiny OpenAI-style server with a tiny model (it continues as the text went on before), and its faults.
+
+    http_model.py [--fault NAME] [--key KEY] [--root /path] [--name MODEL]
+
+Prints its port. The model is an induction head: it looks for the last words earlier in the text.
+"""
+
+import argparse
+import json
+import os
+import re
+import threading
+import time
+import zlib
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+WORDS = re.findall(r" \w+", " the rain came and she went home with a letter from her brother")
+IDS: dict[str, int] = {}
+VOCABULARY: list[str] = []
+CHAT_FIELDS = {"model", "messages", "prompt", "max_tokens", "temperature", "stream"}
+options = argparse.Namespace()
+busy: list[int] = []
+stuck = threading.Event()
+
+
+def chance(*parts: object) -> float:
+    return zlib.crc32(repr(parts).encode()) / 2**32
+
+
+def split(text: str) -> list[str]:
+    return re.findall(r"\s*\S+|\s+", text)
+
+
+def name_of(token: str) -> int:
+    if token not in IDS:
+        IDS[token] = len(VOCABULARY)
+        VOCABULARY.append(token)
+    return IDS[token]
+
+
+def recall(context: list[str]) -> str | None:
+    for length in (4, 3, 2, 1):
+        tail = [token.strip() for token in context[-length:]]
+        for start in range(len(context) - length - 1, -1, -1):
+            if [token.strip() for token in context[start : start + length]] == tail:
+                return " " + context[start + length].strip()
+    return None
+
+
+def following(context: list[str]) -> str:
+    fault = options.fault
+    if fault == "loop":
+        return "!"
+    lost = fault in {"random", "constant", "nan"} or (fault == "pair" and len(busy) > 1)
+    lost = lost or (fault == "forgets" and context[-1].strip() == "is")
+    return (None if lost else recall(context)) or WORDS[int(chance(context[-3:]) * len(WORDS))]
+
+
+def logprob(context: list[str], token: str, decoding: bool) -> float:
+    fault = options.fault
+    if fault == "nan":
+        return float("nan")
+    if fault == "constant":
+        return -10.8
+    if fault == "random":
+        return -9 - 4 * chance(context[-2:], token)
+    if fault == "logits":
+        return 3 + 9 * chance(context[-2:], token)
+    known = (recall(context) or "").strip() == token.strip()
+    value = -(0.1 if known else 1.5) - 2 * chance(context[-2:], token) - 0.01 * decoding
+    return -0.4 if fault == "decode" and decoding else value * (2 if fault == "decode" else 1)
+
+
+class Server(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+    def reply(self, status: int, value: object) -> None:
+        data = json.dumps(value).encode()
+        self.send_response(status)
+        self.send_header("content-type", "application/json")
+        self.send_header("content-length", str(len(data)))
+        self.end_headers()
+        self.wfile.write(data)
+
+    def allowed(self) -> bool:
+        if options.key and self.headers.get("authorization") != f"Bearer {options.key}":
+            self.reply(401, {"error": f"Unauthorized: {self.headers.get('authorization')}"})
+            return False
+        return True
+
+    def do_GET(self) -> None:
+        path = self.path.removeprefix(options.root)
+        if path == "/health":
+            self.reply(503 if options.fault == "starting" else 200, {})
+        elif path == "/v1/models" and options.fault != "strict":
+            if self.allowed():
+                self.reply(200, {"data": [{"id": options.name}]})
+        else:
+            self.reply(404, {"detail": "Not Found"})
+
+    def do_POST(self) -> None:
+        body = json.loads(self.rfile.read(int(self.headers["content-length"])))
+        path, fault = self.path.removeprefix(options.root), options.fault
+        if not self.path.startswith(options.root) or fault == "no_api":
+            return self.reply(404, {"detail": "Not Found"})
+        if not self.allowed():
+            return None
+        if fault == "die":
+            os._exit(3)
+        if fault == "silent" or stuck.is_set():
+            time.sleep(600)
+        if fault == "engine_dead":
+            return self.reply(
+                500, {"error": {"message": "EngineDeadError: 0x7f12 is \x1b[31mgone", "code": 500}}
+            )
+        if body.get("model", options.name) != options.name and fault != "strict":
+            return self.reply(404, {"error": {"message": f"The model {body['model']} does not exist."}})
+        if fault in {"strict", "chat_only"} and not set(body) <= CHAT_FIELDS:
+            return self.reply(422, {"detail": f"Unexpected fields in the request: {set(body) - CHAT_FIELDS}"})
+        if body.get("logprobs") is not None and self.failed_at_logprobs():
+            return None
+        busy.append(1)
+        try:
+            return self.chat(body) if path.endswith("chat/completions") else self.complete(body)
+        finally:
+            busy.pop()
+
+    def failed_at_logprobs(self) -> bool:
+        fault = options.fault
+        if fault == "logprobs_die":
+            os._exit(3)
+        if fault == "logprobs_stick":
+            stuck.set()
+            time.sleep(600)
+        if fault == "logprobs_late":
+            time.sleep(600)
+        answers = {
+            "logprobs_500": (500, "Internal Server Error"),
+            "logprobs_400": (400, "prompt_logprobs is not supported"),
+            "nan_500": (500, "Out of range float values are not JSON compliant: nan"),
+        }
+        if fault in answers:
+            status, message = answers[fault]
+            self.reply(status, {"error": {"message": message}})
+        return fault in answers
+
+    def chat(self, body: dict) -> None:
+        if options.fault == "no_chat":
+            return self.reply(400, {"error": {"message": "no chat template"}})
+        said = body["messages"][-1]["content"]
+        answer = "The capital of France is Paris."
+        if "word for word: " in said:
+            answer = said.split("word for word: ")[1]
+        elif "What is my name?" in said:
+            answer = "Your name is Marigold."
+        tokens = split(answer)[: body["max_tokens"]]
+        if options.fault in {"loop", "random"}:
+            tokens = [following([said, str(n)]) for n in range(body["max_tokens"])]
+        field = "reasoning_content" if options.fault == "reasoning" else "content"
+        return self.stream(tokens, lambda token: {"delta": {field: token}})
+
+    def complete(self, body: dict) -> None:
+        if options.fault == "chat_only":
+            return self.reply(404, {"detail": "Not Found"})
+        prompt = body["prompt"]
+        context = split(prompt) if isinstance(prompt, str) else [VOCABULARY[i] for i in prompt]
+        if len(context) > 300 and options.fault == "short_context":
+            return self.reply(400, {"error": {"message": "maximum context length is 300 tokens"}})
+        before = len(context)
+        numbers = [None] + [logprob(context[:n], context[n], False) for n in range(1, before)]
+        for _ in range(body["max_tokens"]):
+            if options.fault == "pair":
+                time.sleep(0.01)
+            token = following(context)
+            if options.fault == "decode" and body.get("echo"):
+                token = WORDS[int(chance(len(context)) * len(WORDS))]
+            numbers.append(logprob(context, token, True))
+            context.append(token)
+        if body.get("stream"):
+            return self.stream(context[before:], lambda token: {"text": token})
+        first = 0 if body.get("echo") and options.fault != "no_echo" else before
+        if body.get("return_tokens_as_token_ids"):
+            names = [f"token_id:{name_of(token)}" for token in context[first:]]
+        else:
+            names = context[first:]
+        choice = {
+            "text": "".join(context[first:]),
+            "logprobs": {"tokens": names, "token_logprobs": numbers[first:]},
+        }
+        usage = {"prompt_tokens": before, "completion_tokens": len(context) - before}
+        return self.reply(200, {"choices": [choice], "usage": usage})
+
+    def stream(self, tokens: list, shape) -> None:
+        self.send_response(200)
+        self.send_header("content-type", "text/event-stream")
+        self.send_header("transfer-encoding", "chunked")
+        self.end_headers()
+        for token in tokens:
+            time.sleep(1.1 if options.fault == "slow" else 0)
+            self.event({"choices": [shape(token)]})
+            if options.fault == "breaks_off":
+                self.close_connection = True
+                return None
+            if options.fault == "stream_error":
+                self.event({"error": {"message": "EngineCore died"}})
+        self.event({"choices": [], "usage": {"completion_tokens": len(tokens)}})
+        self.chunk(b"data: [DONE]\n\n")
+        self.chunk(b"")
+        return None
+
+    def event(self, value: object) -> None:
+        self.chunk(b"data: " + json.dumps(value).encode() + b"\n\n")
+
+    def chunk(self, data: bytes) -> None:
+        self.wfile.write(f"{len(data):x}\r\n".encode() + data + b"\r\n")
+        self.wfile.flush()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--fault", default="none")
+    parser.add_argument("--key")
+    parser.add_argument("--root", default="")
+    parser.add_argument("--name", default="tiny")
+    parser.parse_args(namespace=options)
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Server)
+    print(server.server_address[1], flush=True)
+    server.serve_forever()
+
+
+if __name__ == "__main__":
+    main()
