@@ -87,7 +87,7 @@ class Layout:
     group: str  # its name among `Engine.groups`
     nodes: str
     splits: tuple[str, ...]
-    replicas: str  # data parallelism: alone valid, so a factor of its own
+    replicas: str = ""  # data parallelism that may spread instead: valid alone, so a factor of its own
 
 
 class LogprobStyle(StrEnum):

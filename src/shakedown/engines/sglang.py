@@ -73,7 +73,7 @@ SGLANG_FLASHINFER_AUTOTUNE_CACHE DISABLE_OPENAPI_DOC IS_H200
 
 _FIT = shared.words("""
 --tp-size --pp-size --quantization --dtype --context-length --mem-fraction-static --max-total-tokens
---cpu-offload-gb --offload-* --attention-backend --modelopt-quant --torchao-config
+--cpu-offload-gb --offload-* --modelopt-quant --torchao-config
 """)
 
 _CPU = frozenset({"cpu"})
@@ -203,7 +203,7 @@ SGLANG = Engine(
     flags_script=flags.SGLANG_SCRIPT,
     fits=_FITS,
     hangs_on=_HANGS_ON,
-    layout=Layout(group=_LAYOUT, nodes="--nnodes", splits=("--pp-size", "--tp-size"), replicas="--dp-size"),
+    layout=Layout(group=_LAYOUT, nodes="--nnodes", splits=("--pp-size", "--tp-size")),
     debug_argv=("--log-level", "debug"),
     debug_env=(("NCCL_DEBUG", "INFO"),),
 )

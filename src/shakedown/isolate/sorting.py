@@ -1,0 +1,337 @@
+"""How the settings of a command are sorted into factors, each setting into exactly one.
+
+It names no engine: patterns, groups and safe values come from the engine's table.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from fnmatch import fnmatchcase
+
+from shakedown.core import Command, Factor, FactorKind, Fit, FlagTable, Switch
+
+PREFIXES = ("VLLM_", "SGLANG_", "NCCL_", "GLOO_", "CUDA_", "TORCH", "OMP_", "HF_")
+_CREDENTIAL = re.compile(r"SECRET|PASSWORD|PASSWD|CREDENTIAL|(?:^|_)(?:TOKEN|KEY|KEY_ID)$")
+
+# How much a user hates to lose it: remedies are tried from the cheapest on.
+_DEAR_SWITCH, _DEAR_VALUE, _DEAR_FEATURE, _DEAR_GROUP, _DEAR_SIZE = 1, 2, 3, 4, 5
+
+
+def device_of(command: Command, table: FlagTable | None) -> str:
+    """What the launch runs on: as it says itself, else as its interpreter found, else "cuda"."""
+    stated = (command.value("--device") or "").partition(":")[0]
+    if stated and stated != "auto":
+        return stated
+    return (table.device if table else "") or "cuda"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Setting:
+    """A flag with all its uses, or a variable, as the user gave it."""
+
+    name: str
+    text: str
+    value: str
+    spelled: str = ""
+    positions: tuple[int, ...] = ()
+    variables: tuple[str, ...] = ()  # to drop from the inherited environment
+
+    @property
+    def is_flag(self) -> bool:
+        return self.name.startswith("-")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Draft:
+    """A factor, with what others may hang on it by."""
+
+    factor: Factor
+    labels: frozenset[str] = field(default_factory=frozenset)  # its group or feature, and its settings
+
+
+class Sorting:
+    """Sorts each setting into exactly one place: essential, group, fit, switch, or a factor of its own."""
+
+    def __init__(self, command: Command, table: FlagTable | None, *, plain: bool) -> None:
+        self.command, self.engine, self.table, self.plain = command, command.engine, table, plain
+        self.device = device_of(command, table)
+        self.names = {name: flag.names for flag in (table.flags if table else ()) for name in flag.names}
+        self.defaults = {flag.names[0]: flag.default for flag in (table.flags if table else ())}
+        self.given = {**self._flags(), **self._variables()}
+        self.open = {
+            name: setting for name, setting in self.given.items() if not self._is_untouchable(setting)
+        }
+        self.drafts: list[_Draft] = []
+
+    def factors(self) -> tuple[Factor, ...]:
+        self._take_layout()
+        for group, patterns in self.engine.groups:
+            self._take_group(group, patterns)
+        self._drop_stated_defaults()
+        self._take_fits()
+        if not self.plain:
+            for switch in self.engine.switches:
+                self._take_switch(switch)
+        for setting in tuple(self.open.values()):
+            bare = setting.is_flag and not setting.value
+            dear = _DEAR_SWITCH if not setting.is_flag else _DEAR_FEATURE if bare else _DEAR_VALUE
+            self._add(
+                FactorKind.FLAG if setting.is_flag else FactorKind.ENV, [setting], setting.text, dear=dear
+            )
+        return self._hung()
+
+    # --- settings
+
+    def _flags(self) -> dict[str, _Setting]:
+        argv = self.command.launch.argv
+        found: dict[str, _Setting] = {}
+        for use in self.command.uses:
+            before = found.get(use.name)
+            positions = (before.positions if before else ()) + use.positions
+            found[use.name] = _Setting(
+                name=use.name,
+                text=" ".join(argv[at] for at in positions),
+                value=" ".join(use.values),
+                spelled=use.spelled.replace("_", "-"),
+                positions=positions,
+            )
+        return found
+
+    def _variables(self) -> dict[str, _Setting]:
+        wrapped: dict[str, list[int]] = {}
+        for name, _, position in self.command.assigned:
+            wrapped.setdefault(name, []).append(position)
+        named = self.table.env if self.table else frozenset()
+        return {
+            name: _Setting(
+                name=name,
+                text=f"{name}={value}",
+                value=value,
+                positions=tuple(wrapped.get(name, ())),
+                variables=(name,),
+            )
+            for name, value in sorted(self.command.env.items())
+            if (name in named or name.startswith(PREFIXES)) and not _CREDENTIAL.search(name)
+        }
+
+    def _is_untouchable(self, setting: _Setting) -> bool:
+        """Essential, or a number that fits anywhere."""
+        fit = self._fit(setting.name)
+        if fit is not None:
+            return _is_harmless(fit, setting.value)
+        essential = self.engine.essential_flags | self.engine.essential_env
+        return any(self._matches(setting.name, pattern) for pattern in essential)
+
+    def _states_default(self, setting: _Setting) -> bool:
+        return bool(setting.value) and setting.value == self.defaults.get(setting.name)
+
+    def _drop_stated_defaults(self) -> None:
+        self.open = {name: given for name, given in self.open.items() if not self._states_default(given)}
+
+    def _matches(self, name: str, pattern: str) -> bool:
+        return any(fnmatchcase(alias, pattern) for alias in self.names.get(name, (name,)))
+
+    def _canonical(self, name: str) -> str:
+        return self.names.get(name, (name,))[0]
+
+    def _fit(self, name: str) -> Fit | None:
+        for fit in self.engine.fits:
+            if self.device in fit.devices and self._canonical(fit.name) == name:
+                return fit
+        return None
+
+    # --- factors
+
+    def _add(
+        self,
+        kind: FactorKind,
+        settings: Iterable[_Setting],
+        name: str,
+        *,
+        dear: int,
+        label: str = "",
+        now: str = "removed",
+        add_argv: tuple[str, ...] = (),
+        add_env: tuple[tuple[str, str], ...] = (),
+        needs: frozenset[str] = frozenset(),
+        was: str = "",
+    ) -> None:
+        settings = tuple(settings)
+        unset = {name: positions for name, positions in self.command.unset}
+        positions = [at for setting in settings for at in setting.positions]
+        positions += [at for variable, _ in add_env for at in unset.get(variable, ())]
+        for setting in settings:
+            self.open.pop(setting.name, None)
+        factor = Factor(
+            name=self._unique(_shortened(name)),
+            kind=kind,
+            was=was or " ".join(setting.text for setting in settings),
+            now=now,
+            drop_argv=tuple(sorted(set(positions))),
+            drop_env=tuple(variable for setting in settings for variable in setting.variables),
+            add_argv=add_argv,
+            add_env=add_env,
+            needs=needs,
+            dear=dear,
+        )
+        labels = frozenset({label, *(setting.name for setting in settings)} - {""})
+        self.drafts.append(_Draft(factor=factor, labels=labels))
+
+    def _unique(self, name: str) -> str:
+        taken = {draft.factor.name for draft in self.drafts}
+        candidates = (name, *(f"{name} #{number}" for number in range(2, len(taken) + 3)))
+        return next(candidate for candidate in candidates if candidate not in taken)
+
+    def _members(self, patterns: Iterable[str]) -> list[_Setting]:
+        return [
+            setting
+            for name, setting in self.open.items()
+            if any(self._matches(name, pattern) for pattern in patterns)
+        ]
+
+    def _take_layout(self) -> None:
+        layout = self.engine.layout
+        nodes = self._size(layout.nodes) if layout else 1
+        if layout is None or nodes < 2:
+            return
+        members = self._members(dict(self.engine.groups)[layout.group])
+        now, needs = "removed", frozenset[str]()
+        add_argv: tuple[str, ...] = ()
+        if self._size(layout.replicas) % nodes == 0:
+            needs = frozenset({layout.replicas})  # the engine refuses the nodes with nothing to spread
+        elif split := next((name for name in layout.splits if self._size(name) % nodes == 0), None):
+            setting = self.given[self._canonical(split)]
+            members.append(setting)
+            if (left := self._size(split) // nodes) > 1:
+                add_argv = (setting.spelled, str(left))
+                now = f"on one node, {' '.join(add_argv)}"
+        self._add(
+            FactorKind.GROUP,
+            members,
+            f"{layout.group} ({self.given[self._canonical(layout.nodes)].text})",
+            dear=_DEAR_SIZE,
+            label=layout.group,
+            now=now,
+            add_argv=add_argv,
+            needs=needs,
+        )
+
+    def _size(self, name: str) -> int:
+        setting = self.given.get(self._canonical(name))
+        return int(setting.value) if setting and setting.value.isdecimal() else 1
+
+    def _take_group(self, group: str, patterns: tuple[str, ...]) -> None:
+        members = self._members(patterns)
+        if not all(self._states_default(setting) for setting in members):
+            self._add(
+                FactorKind.GROUP, members, f"{group} ({members[0].text})", dear=_DEAR_GROUP, label=group
+            )
+
+    def _take_fits(self) -> None:
+        fitting = {fit.name for fit in self.engine.fits if self.device in fit.devices}
+        for setting in self._members(self.engine.fit_flags | fitting):
+            fit = self._fit(setting.name)
+            if fit is None or fit.safe is None:
+                self._add(FactorKind.FIT, [setting], setting.text, dear=_DEAR_SIZE)
+            elif setting.is_flag:
+                add = (setting.spelled, fit.safe)
+                now = f"replaced by {' '.join(add)}"
+                self._add(FactorKind.FIT, [setting], setting.text, dear=_DEAR_VALUE, now=now, add_argv=add)
+            else:
+                now = f"replaced by {fit.name}={fit.safe}"
+                self._add(
+                    FactorKind.FIT,
+                    [setting],
+                    setting.text,
+                    dear=_DEAR_VALUE,
+                    now=now,
+                    add_env=((fit.name, fit.safe),),
+                )
+
+    def _take_switch(self, switch: Switch) -> None:
+        if self.device not in switch.devices or not self._exists(switch):
+            return
+        if switch.only_with and not any(self._is_used(name) for name in switch.only_with):
+            return
+        own = {self._canonical(token) for token in switch.argv if token.startswith("-")}
+        own |= {name for name, _ in switch.env}
+        settled = own | {self._canonical(name) for name in switch.settled_by}
+        if any(name in self.given and name not in self.open for name in own):
+            return  # a fit or essential setting decides it
+        owners = [setting for name, setting in self.open.items() if name in settled]
+        if owners and all(self._is_safe(setting, switch) for setting in owners):
+            for setting in owners:
+                self.open.pop(setting.name)
+            return
+        change = " ".join((*switch.argv, *(f"{name}={value}" for name, value in switch.env)))
+        if owners:
+            kind = FactorKind.FLAG if owners[0].is_flag else FactorKind.ENV
+            name, was, now = " ".join(owner.text for owner in owners), "", f"replaced by {change}"
+        else:
+            kind = FactorKind.BACKEND if switch.backend else FactorKind.DEFAULT
+            name, was = switch.feature, "as the engine picks it" if switch.backend else "on by default"
+            now = f"{'set' if switch.backend else 'switched off'} by {change}"
+        self._add(
+            kind,
+            owners,
+            name,
+            dear=_DEAR_VALUE if owners else _DEAR_SWITCH,
+            label=switch.feature,
+            was=was,
+            now=now,
+            add_argv=switch.argv,
+            add_env=switch.env,
+        )
+
+    def _exists(self, switch: Switch) -> bool:
+        return all(token in self.names for token in switch.argv if token.startswith("-"))
+
+    def _is_used(self, name: str) -> bool:
+        setting = self.given.get(self._canonical(name))
+        return setting is not None and setting.value != "1"
+
+    def _is_safe(self, setting: _Setting, switch: Switch) -> bool:
+        if not setting.is_flag:
+            return (setting.name, setting.value) in switch.env
+        if not switch.argv or self._canonical(switch.argv[0]) != setting.name:
+            return False
+        # Long options may be shortened; a negation may not.
+        same_side = setting.spelled.startswith("--no-") == switch.argv[0].startswith("--no-")
+        return same_side and setting.value == " ".join(switch.argv[1:])
+
+    def _hung(self) -> tuple[Factor, ...]:
+        """The factors, each with the names of those it means nothing without."""
+        by_label: Mapping[str, str] = {
+            label: draft.factor.name for draft in self.drafts for label in draft.labels
+        }
+        finished = []
+        for draft in self.drafts:
+            needs = set(draft.factor.needs)
+            for pattern, target in self.engine.hangs_on:
+                if any(self._matches(label, pattern) for label in draft.labels):
+                    needs.add(target)
+            names = {by_label[self._canonical(n)] for n in needs if self._canonical(n) in by_label}
+            finished.append(replace(draft.factor, needs=frozenset(names - {draft.factor.name})))
+        return tuple(finished)
+
+
+def _is_harmless(fit: Fit, value: str) -> bool:
+    if value == fit.safe:
+        return True
+    number = _number(value)
+    return fit.harmless is not None and number is not None and fit.harmless[0] <= number <= fit.harmless[1]
+
+
+def _number(text: str) -> float | None:
+    """A number as engines read it: 32k is 32,000, 32K is 32,768."""
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)([kKmMgG]?)", text)
+    if not found:
+        return None
+    scale = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "K": 2**10, "M": 2**20, "G": 2**30}
+    return float(found[1]) * scale[found[2]]
+
+
+def _shortened(name: str) -> str:
+    return name if len(name) <= 72 else f"{name[:71]}…"
