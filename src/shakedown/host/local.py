@@ -1,0 +1,271 @@
+"""This machine as a `Host`.
+
+It never signals a process that is not provably of the run, and knows no engine.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from shakedown.core import (
+    Ending,
+    Execution,
+    Exit,
+    GpuUse,
+    Identity,
+    Launch,
+    Listener,
+    Missing,
+    ProcessSample,
+    Run,
+    StackDump,
+)
+from shakedown.errors import HostProblem
+from shakedown.host import cgroup, execution, output, procfs, sockets, stacks
+from shakedown.host.family import Family
+from shakedown.host.gpu import GpuReader
+from shakedown.host.ladder import bring_down
+from shakedown.host.launching import Lifeline, check_launch, start_supervisor
+from shakedown.host.samples import Sampler
+from shakedown.host.shm import sweep
+from shakedown.host.state import RunState, read_state, write_state
+from shakedown.redact import Redactor
+
+_AFTER_GRACE_S = 30.0  # the ladder's own limits add up to less
+_POLL_S = 0.02
+
+
+@dataclass(slots=True, kw_only=True)
+class _Held:
+    """What only the process that started a run has."""
+
+    lifeline: Lifeline
+    redactor: Redactor
+
+
+class LocalHost:
+    def __init__(self, *, cgroups: bool = True, log_bytes: int = output.LOG_BYTES) -> None:
+        self._cgroups = cgroups
+        self._log_bytes = log_bytes
+        self._held: dict[Path, _Held] = {}
+        self._sampler = Sampler()
+        self._sockets = sockets.SocketCounter()
+        self._gpu = GpuReader()
+
+    def clock_s(self) -> float:
+        return time.monotonic()
+
+    def start(self, launch: Launch, folder: Path, *, detach: bool = False) -> Run:
+        """Start the launch under a supervisor. If this process dies, the run is ended, unless `detach`.
+
+        Raises UsageError where the program or its folder does not exist, HostProblem where the run
+        folder cannot be used or the supervisor does not start.
+        """
+        check_launch(launch)
+        run, lifeline = start_supervisor(
+            launch, folder, detach=detach, cgroups=self._cgroups, log_bytes=self._log_bytes
+        )
+        self._held[folder] = _Held(lifeline=lifeline, redactor=Redactor.of(launch.env, launch.argv))
+        return run
+
+    def attach_run(self, folder: Path) -> Run:
+        """Find a run again from its folder. Raises HostProblem where there is none."""
+        state = read_state(folder)
+        if state is None:
+            raise HostProblem(f"no run to be found in {folder}")
+        if state.boot_id != procfs.boot_id():  # the numbers are other processes' now
+            state.supervisor = state.leader = (0, 0)
+        return Run(
+            folder=folder,
+            supervisor=Identity(pid=state.supervisor[0], started_ticks=state.supervisor[1]),
+            leader=Identity(pid=state.leader[0], started_ticks=state.leader[1]),
+            started_s=state.started_s,
+        )
+
+    def processes(self, run: Run) -> tuple[ProcessSample, ...] | Missing:
+        state = self._state(run)
+        if state is None:
+            return Missing(what="processes", why=f"the state of the run cannot be read: {run.folder}")
+        owned = set(state.owned)
+        if state.cgroup and state.ended is None:
+            grouped = cgroup.pids_in(Path(state.cgroup)) or set()
+            fresh = grouped - {pid for pid, _ in owned}
+            owned |= {(pid, ticks) for pid in fresh if (ticks := procfs.started_ticks(pid))}
+        return self._sample(run, sorted(owned))
+
+    def read_log(self, run: Run, offset: int) -> tuple[bytes, int]:
+        """Whole redacted lines from `offset` on (at most 4 MiB), and where to go on."""
+        return output.read_log(run.folder, offset)
+
+    def exit_of(self, run: Run) -> Exit | None:
+        state = self._state(run)
+        if state and state.exit:
+            return Exit(code=state.exit[0], signal=state.exit[1])
+        if procfs.is_alive(run.leader.pid, run.leader.started_ticks) or self._is_supervised(run):
+            return None
+        return Exit(code=None, signal=None)  # the one who would have seen it is dead too
+
+    def stacks(self, pid: int, *, native: bool = False) -> StackDump | Missing:
+        return stacks.dump_stacks(pid, native=native)
+
+    def socket_bytes(self, pids: Sequence[int]) -> Mapping[int, int] | Missing:
+        """TCP bytes received and acknowledged per process; they only grow."""
+        try:
+            return self._sockets.count(list(pids))
+        except OSError as problem:
+            return Missing(what="sockets", why=f"the kernel does not tell: {problem.strerror or problem}")
+
+    def gpu_use(self, pids: Sequence[int]) -> tuple[GpuUse, ...] | Missing:
+        return self._gpu.read(pids)
+
+    def listener(self, port: int, run: Run | None = None) -> Listener | None:
+        """Who listens on a TCP port of this machine; `ours` only if nobody but the run does."""
+        inodes = sockets.listening_inodes(port)
+        if not inodes:
+            return None
+        state = self._state(run) if run else None
+        owned = {pid for pid, ticks in state.owned if procfs.is_alive(pid, ticks)} if state else set()
+        held = {inode: pid for pid in owned for inode in (procfs.socket_inodes(pid) or set()) & inodes}
+        ours = held.keys() == inodes
+        if not ours:  # name the stranger
+            held = {i: pid for i, pid in sockets.holders_of(inodes - held.keys()).items()}
+        pid = min(held.values(), default=None)
+        return Listener(port=port, pid=pid, program=self._program(pid), ours=ours)
+
+    def end(self, run: Run, *, grace_s: float) -> Ending:
+        """End everything of the run: ask the leader, wait `grace_s`, ask all, kill. Already dead is fine."""
+        began = time.monotonic()
+        if self._is_supervised(run):
+            self._ask_supervisor(run, grace_s)
+        if run.folder in self._held:
+            _reap(run.supervisor.pid)
+        state = self._state(run) or _unwritten(run)
+        if state.ended is None:
+            state = self._end_without_supervisor(run, state, grace_s)
+        left = self._sample(run, [(pid, ticks) for pid, ticks in state.left if procfs.is_alive(pid, ticks)])
+        if held := self._held.pop(run.folder, None):
+            held.lifeline.close()
+        seconds = time.monotonic() - began
+        return Ending(seconds=seconds, left=left, swept_shm=tuple(state.swept), forced=state.forced)
+
+    def disarm(self, run: Run) -> None:
+        """Let the run go on when this process ends. Raises HostProblem where another process holds it."""
+        held = self._held.get(run.folder)
+        if held is None:
+            if (state := self._state(run)) and state.armed:
+                raise HostProblem(f"another process holds the run in {run.folder}")
+            return
+        held.lifeline.order(disarm=True)
+        until = time.monotonic() + 5.0
+        while self._is_supervised(run) and time.monotonic() < until:
+            if (state := self._state(run)) and not state.armed:
+                return
+            time.sleep(_POLL_S)
+        raise HostProblem(f"the supervisor of the run in {run.folder} does not answer")
+
+    def execute(
+        self,
+        argv: Sequence[str],
+        *,
+        env: Mapping[str, str],
+        cwd: Path,
+        stdin: str = "",
+        deadline_s: float,
+    ) -> Execution:
+        """Run a short program; known secrets are taken out of what it says. Code 127: it did not start."""
+        try:
+            done = execution.execute(argv, env=env, cwd=cwd, stdin=stdin, deadline_s=deadline_s)
+        except OSError as problem:
+            why = f"{argv[0]}: {problem.strerror}"
+            return Execution(code=127, stdout="", stderr=why, timed_out=False, seconds=0.0)
+        redactor = Redactor.of(env, argv)
+        return replace(
+            done, stdout=redactor.redact_values(done.stdout), stderr=redactor.redact_values(done.stderr)
+        )
+
+    def _state(self, run: Run) -> RunState | None:
+        """What is written of a run; after a reboot nothing of it lives."""
+        state = read_state(run.folder)
+        if state and state.boot_id != procfs.boot_id():
+            state.owned, state.left, state.cgroup = [], [], None
+            state.ended = state.ended or "the machine was restarted"
+        return state
+
+    def _is_supervised(self, run: Run) -> bool:
+        return procfs.is_alive(run.supervisor.pid, run.supervisor.started_ticks)
+
+    def _sample(self, run: Run, owned: Sequence[tuple[int, int]]) -> tuple[ProcessSample, ...]:
+        held = self._held.get(run.folder)
+        redactor = held.redactor if held else Redactor()
+        found = (self._sampler.sample(pid, ticks, redactor) for pid, ticks in owned)
+        return tuple(sample for sample in found if sample)
+
+    def _program(self, pid: int | None) -> str:
+        ticks = procfs.started_ticks(pid) if pid else None
+        sample = self._sampler.sample(pid, ticks, Redactor()) if pid and ticks else None
+        return sample.name if sample else "a process of another user"
+
+    def _ask_supervisor(self, run: Run, grace_s: float) -> None:
+        """SIGTERM, and a second one when the patience named is over; then wait for its last word."""
+        held = self._held.get(run.folder)
+        told = held is not None and held.lifeline.order(grace_s=grace_s)
+        self._signal_supervisor(run, signal.SIGTERM)
+        until = time.monotonic() + grace_s
+        while self._is_supervised(run) and time.monotonic() < until:
+            time.sleep(_POLL_S)
+        if not told:
+            self._signal_supervisor(run, signal.SIGTERM)
+        until = time.monotonic() + _AFTER_GRACE_S
+        while self._is_supervised(run) and time.monotonic() < until:
+            time.sleep(_POLL_S)
+        self._signal_supervisor(run, signal.SIGKILL)  # stuck: a full or hung disk
+
+    def _signal_supervisor(self, run: Run, number: int) -> None:
+        try:
+            handle = os.pidfd_open(run.supervisor.pid)
+        except ProcessLookupError:
+            return
+        try:
+            if self._is_supervised(run):
+                signal.pidfd_send_signal(handle, number)
+        except ProcessLookupError:
+            return
+        finally:
+            os.close(handle)
+
+    def _end_without_supervisor(self, run: Run, state: RunState, grace_s: float) -> RunState:
+        """The supervisor was killed: what it wrote down still proves what is ours."""
+        family = Family(root=None, group=Path(state.cgroup) if state.cgroup else None, known=state.owned)
+        fall = bring_down(family, state.leader[0], grace_s, turn=time.sleep, hurried=lambda: False)
+        if state.cgroup:
+            cgroup.remove(Path(state.cgroup))
+        state.swept = sweep(state.shm)
+        state.left = [(member.pid, member.started_ticks) for member in fall.left]
+        state.ended, state.forced = "the supervisor was killed", fall.forced
+        with contextlib.suppress(OSError):
+            write_state(run.folder, state)
+        return state
+
+
+def _reap(pid: int) -> None:
+    with contextlib.suppress(ChildProcessError):
+        os.waitpid(pid, os.WNOHANG)
+
+
+def _unwritten(run: Run) -> RunState:
+    """What a handle alone proves, where the folder of the run was removed."""
+    leader = (run.leader.pid, run.leader.started_ticks)
+    supervisor = (run.supervisor.pid, run.supervisor.started_ticks)
+    return RunState(
+        boot_id=procfs.boot_id(),
+        supervisor=supervisor,
+        started_s=run.started_s,
+        leader=leader,
+        owned=[leader],
+    )

@@ -1,0 +1,162 @@
+"""Take in a run's raw output and keep a redacted copy of bounded size.
+
+The raw bytes never have a name on disk; nobody who writes them can be blocked by us.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from pathlib import Path
+
+from shakedown.host.scrub import Scrubber
+
+LOG_BYTES = 64 << 20
+_READ_BYTES = 1 << 20
+_BLOCK_BYTES = 4096
+_KEEP_SIZE_PUNCH_HOLE = 0x01 | 0x02
+_HEAD = "launch.log"
+
+
+class RawOutput:
+    """An unlinked, append-only file: the server's stdout and stderr."""
+
+    def __init__(self, folder: Path) -> None:
+        self.descriptor = _open_nameless(folder)
+        self._consumed = 0
+        self._punched = 0
+        self._fallocate = ctypes.CDLL(None, use_errno=True).fallocate
+        self._fallocate.argtypes = [ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int64]
+
+    def waiting_bytes(self) -> int:
+        size = os.fstat(self.descriptor).st_size
+        if size < self._consumed:  # the server opened /dev/stderr with O_TRUNC, as `> /dev/stderr` does
+            self._consumed = self._punched = 0
+        return size - self._consumed
+
+    def take(self) -> bytes:
+        """The next bytes, at most 1 MiB. Their blocks go back to the file system."""
+        taken = os.pread(self.descriptor, _READ_BYTES, self._consumed) if self.waiting_bytes() else b""
+        self._advance(len(taken))
+        return taken
+
+    def skip(self, count: int) -> None:
+        self._advance(count)
+
+    def _advance(self, count: int) -> None:
+        self._consumed += count
+        done = self._consumed // _BLOCK_BYTES * _BLOCK_BYTES
+        if done > self._punched:
+            self._fallocate(self.descriptor, _KEEP_SIZE_PUNCH_HOLE, self._punched, done - self._punched)
+            self._punched = done
+
+
+class RedactedLog:
+    """`launch.log` keeps the first half; then segments named by the offset they begin at, old ones dropped.
+
+    An offset is a place in the whole redacted stream, so it stays true whatever was dropped.
+    """
+
+    def __init__(self, folder: Path, scrubber: Scrubber, *, limit_bytes: int = LOG_BYTES) -> None:
+        self._folder = folder
+        self._scrubber = scrubber
+        self._head_bytes = limit_bytes // 2
+        self._segment_bytes = max(1, limit_bytes // 8)
+        self._written = 0
+        self._segment_start = 0
+        self.problem: str | None = None
+        self._descriptor = _create(folder / _HEAD)
+
+    def add(self, raw: bytes) -> None:
+        self._write(self._scrubber.feed(raw))
+
+    def finish_line(self) -> None:
+        self._write(self._scrubber.flush())
+
+    def note_gap(self, missing_bytes: int) -> None:
+        """Say that output was skipped, and let no torn line follow."""
+        self._scrubber.skip()
+        note = f"[shakedown: {missing_bytes} bytes left out, they came faster than can be redacted]\n"
+        self._write(note.encode())
+
+    def _write(self, lines: bytes) -> None:
+        if not lines:
+            return
+        room = self._segment_bytes if self._segment_start else self._head_bytes
+        if self._written - self._segment_start + len(lines) > room and self._written > self._segment_start:
+            self._start_segment()
+        try:
+            view = memoryview(lines)
+            while view:
+                view = view[os.write(self._descriptor, view) :]
+        except OSError as problem:  # disk full: the run must be supervised to its end all the same
+            self.problem = f"{problem.strerror}: {len(lines)} bytes of log lost"
+        self._written = self._segment_start + os.fstat(self._descriptor).st_size
+
+    def _start_segment(self) -> None:
+        os.close(self._descriptor)
+        self._segment_start = self._written
+        self._descriptor = _create(self._folder / f"{_HEAD}.{self._written:015d}")
+        for _, path in _segments(self._folder)[1:-4]:  # three full ones and this: the tail's half
+            path.unlink()
+
+
+def drain(raw: RawOutput, log: RedactedLog, *, most_bytes: int, skip_above_bytes: int) -> int:
+    """Move up to `most_bytes` from raw to log. A backlog beyond any hope is skipped, and said so."""
+    backlog = raw.waiting_bytes()
+    if backlog > skip_above_bytes:
+        missing = backlog - skip_above_bytes // 2
+        raw.skip(missing)
+        log.note_gap(missing)
+    moved = 0
+    while moved < most_bytes and (taken := raw.take()):
+        log.add(taken)
+        moved += len(taken)
+    return moved
+
+
+def read_log(folder: Path, offset: int, *, most_bytes: int = 4 << 20) -> tuple[bytes, int]:
+    """Whole lines from `offset` on, and the offset to go on from. What was dropped is told in a line."""
+    note = b""
+    for start, path in _segments(folder):
+        try:
+            size = path.stat().st_size
+            if offset >= start + size:
+                continue
+            if offset < start:
+                note = f"[shakedown: {start - offset} bytes of log dropped]\n".encode()
+                offset = start
+            with path.open("rb") as log:
+                log.seek(offset - start)
+                found = log.read(most_bytes)
+        except FileNotFoundError:
+            continue  # dropped since we looked: the next one tells
+        lines = found[: found.rfind(b"\n") + 1]
+        return note + lines, offset + len(lines)
+    return b"", offset
+
+
+def _segments(folder: Path) -> list[tuple[int, Path]]:
+    head = folder / _HEAD
+    later = [(int(path.suffix[1:]), path) for path in folder.glob(f"{_HEAD}.*")]
+    return ([(0, head)] if head.exists() else []) + sorted(later)
+
+
+def _create(path: Path) -> int:
+    return os.open(
+        path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_APPEND, 0o600
+    )
+
+
+def _open_nameless(folder: Path) -> int:
+    """On the run's own disk if that knows nameless files, else in the folder for temporary ones."""
+    flags = os.O_RDWR | os.O_APPEND | os.O_CLOEXEC
+    for place in (str(folder), os.environ.get("TMPDIR", "/tmp"), "/dev/shm"):
+        try:
+            return os.open(place, flags | os.O_TMPFILE, 0o600)
+        except OSError:
+            continue
+    name = folder / "unnamed"  # named for a moment, while it is still empty
+    handle = os.open(name, flags | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
+    name.unlink()
+    return handle

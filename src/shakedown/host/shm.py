@@ -1,0 +1,95 @@
+"""Remember which files of /dev/shm the run made, and unlink those that nobody uses any more.
+
+It never unlinks by name alone, nor what was there before the run.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterable
+from pathlib import Path
+
+from shakedown.host import procfs
+from shakedown.host.procfs import ShmObject
+
+_FOLDER = "/dev/shm"
+_EVERY_S = 3.0
+_SHARE = 0.003  # of one core, at most: reading the maps of a big process takes milliseconds
+
+
+class ShmWatch:
+    """Made before the run starts, so that it knows what is not the run's."""
+
+    def __init__(self) -> None:
+        self._before = {(status.st_dev, status.st_ino) for _, status in _entries()}
+        self._next_s = 0.0
+        self.seen: set[ShmObject] = set()
+
+    def sample(self, pids: Iterable[int], *, now: bool = False) -> bool:
+        """Look what the processes use, if it is time to. Says whether something new was seen."""
+        began = time.monotonic()
+        if began < self._next_s and not now:
+            return False
+        known = len(self.seen)
+        if self._has_unknown():
+            for pid in pids:
+                used = procfs.shm_used(pid) or set()
+                self.seen |= {it for it in used if (it.device, it.inode) not in self._before}
+        self._next_s = began + max(_EVERY_S, (time.monotonic() - began) / _SHARE)
+        return len(self.seen) > known
+
+    def _has_unknown(self) -> bool:
+        known = self._before | {(it.device, it.inode) for it in self.seen}
+        return any((status.st_dev, status.st_ino) not in known for _, status in _entries())
+
+
+def sweep(seen: Iterable[ShmObject]) -> list[str]:
+    """Unlink what is still the same file and used by nobody. Returns the paths unlinked."""
+    there = {it for it in seen if _is_still(it)}
+    if not there:
+        return []
+    used: set[ShmObject] = set()
+    blind = False
+    for pid in procfs.list_pids():
+        theirs = procfs.users_of(pid, there)
+        blind |= theirs is None and procfs.read_stat(pid) is not None
+        used |= theirs or set()
+    return sorted(it.path for it in there - used if not (blind and _is_shared(it)) and _unlink(it))
+
+
+def _entries() -> list[tuple[str, os.stat_result]]:
+    found = []
+    for path in Path(_FOLDER).glob("**/*"):
+        try:
+            status = path.lstat()
+        except OSError:
+            continue
+        found.append((str(path), status))
+    return found
+
+
+def _is_still(it: ShmObject) -> bool:
+    try:
+        status = os.lstat(it.path)
+    except OSError:
+        return False
+    return (status.st_dev, status.st_ino) == (it.device, it.inode)
+
+
+def _is_shared(it: ShmObject) -> bool:
+    """Whether a process we may not look into could have it open: it belongs to another user."""
+    try:
+        return bool(os.lstat(it.path).st_mode & 0o077)
+    except OSError:
+        return True
+
+
+def _unlink(it: ShmObject) -> bool:
+    if not _is_still(it):
+        return False
+    try:
+        os.unlink(it.path)
+    except OSError:
+        return False
+    return True

@@ -1,0 +1,85 @@
+"""Python stacks of a process through py-spy, without stopping it.
+
+It never asks for local variables, and gives up on a py-spy that does not come back.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import sys
+from pathlib import Path
+from typing import Any
+
+from shakedown.core import Execution, Frame, Missing, StackDump, ThreadStack
+from shakedown.host import procfs
+from shakedown.host.execution import execute
+from shakedown.redact import Redactor, strip_controls
+
+_DEADLINE_S = 5.0
+_MOST_FRAMES = 200
+_WHAT = "stacks"
+
+
+def find_spy() -> str | None:
+    beside = Path(sys.executable).with_name("py-spy")
+    return str(beside) if os.access(beside, os.X_OK) else shutil.which("py-spy")
+
+
+def dump_stacks(pid: int, *, native: bool) -> StackDump | Missing:
+    """`native` stops the process for a moment; without it nothing is stopped and a frame may be torn."""
+    stat = procfs.read_stat(pid)
+    if stat is None or stat.is_dead:
+        return Missing(what=_WHAT, why=f"process {pid} is gone")
+    if native and stat.state in "DT":  # stopping a process stuck in the kernel can make it unkillable
+        return Missing(what=_WHAT, why=f"process {pid} is in state {stat.state}: not safe to stop it")
+    spy = find_spy()
+    if spy is None:
+        return Missing(what=_WHAT, why="py-spy is not installed (pip install py-spy)")
+    argv = [spy, "dump", "--json", "--pid", str(pid), "--native" if native else "--nonblocking"]
+    try:
+        done = execute(argv, env={}, cwd=Path("/"), stdin="", deadline_s=_DEADLINE_S)
+    except OSError as problem:
+        return Missing(what=_WHAT, why=f"{spy} cannot be run: {problem.strerror}")
+    if done.timed_out or done.code != 0:
+        return Missing(what=_WHAT, why=_why_not(done))
+    try:
+        return parse_dump(pid, done.stdout)
+    except (ValueError, KeyError, TypeError, AttributeError):
+        return Missing(what=_WHAT, why="py-spy answered in a form we do not know")
+
+
+def parse_dump(pid: int, text: str) -> StackDump:
+    redactor = Redactor()
+
+    def clean(value: Any) -> str:
+        return redactor.redact_values(strip_controls(str(value or "")))[:300]
+
+    return StackDump(
+        pid=pid,
+        threads=tuple(
+            ThreadStack(
+                name=clean(thread.get("thread_name")),
+                active=bool(thread.get("active")),
+                frames=tuple(
+                    Frame(
+                        function=clean(frame["name"]),
+                        file=clean(frame.get("short_filename") or frame.get("filename")),
+                        line=int(frame.get("line") or 0),
+                    )
+                    for frame in thread["frames"][:_MOST_FRAMES]
+                ),
+            )
+            for thread in json.loads(text)
+        ),
+    )
+
+
+def _why_not(done: Execution) -> str:
+    if done.timed_out:
+        return f"py-spy did not answer within {_DEADLINE_S:.0f} s"
+    said = strip_controls(done.stderr or done.stdout).strip().replace("\n", " ")[:300]
+    if "ermission" in said:
+        return f"py-spy may not look: {said} (needs CAP_SYS_PTRACE; in a container --cap-add SYS_PTRACE)"
+    return f"py-spy failed: {said}"

@@ -1,0 +1,67 @@
+"""What a run's folder tells about it: `state.json`, written by the supervisor, read by everybody else.
+
+It never holds a command, a variable or a line of output.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from shakedown.host.procfs import ShmObject
+
+FILE = "state.json"
+_SCHEMA = 1
+
+
+@dataclass(slots=True, kw_only=True)
+class RunState:
+    """Identities are (pid, started ticks) and hold within one boot."""
+
+    boot_id: str
+    supervisor: tuple[int, int]
+    started_s: float
+    leader: tuple[int, int] = (0, 0)
+    cgroup: str | None = None
+    armed: bool = True  # end the run when the tool dies
+    owned: list[tuple[int, int]] = field(default_factory=list)
+    shm: list[ShmObject] = field(default_factory=list)
+    exit: tuple[int | None, int | None] | None = None  # (code, signal) of the leader
+    exited_s: float | None = None
+    ended: str | None = None  # why the run was ended, once it has
+    end_seconds: float = 0.0
+    left: list[tuple[int, int]] = field(default_factory=list)
+    swept: list[str] = field(default_factory=list)
+    forced: bool = False
+    problem: str | None = None
+
+
+def write_state(folder: Path, state: RunState) -> None:
+    """Replace the file at once: a reader sees the old or the new, never a half."""
+    fields = {name: getattr(state, name) for name in RunState.__slots__}
+    new = folder / f"{FILE}.new"
+    handle = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    try:
+        os.write(handle, json.dumps({"schema": _SCHEMA} | fields).encode())
+    finally:
+        os.close(handle)
+    new.replace(folder / FILE)
+
+
+def read_state(folder: Path) -> RunState | None:
+    """None where there is no run, or not one that this version can read."""
+    try:
+        fields: dict[str, Any] = json.loads((folder / FILE).read_bytes())
+    except (OSError, ValueError):
+        return None
+    if fields.pop("schema", None) != _SCHEMA:
+        return None
+    for name in ("supervisor", "leader", "exit"):
+        fields[name] = tuple(fields[name]) if fields[name] is not None else None
+    for name in ("owned", "left"):
+        fields[name] = [(pid, ticks) for pid, ticks in fields[name]]
+    fields["shm"] = [ShmObject(*it) for it in fields["shm"]]
+    return RunState(**fields)

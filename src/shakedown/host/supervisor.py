@@ -1,0 +1,296 @@
+"""The small program between us and the server: starts it, owns what descends from it, ends it, outlives us.
+
+It never reads its orders from a command line, never blocks the server, and never signals what is not a
+descendant. It runs isolated (`-I -S`) and imports the standard library and this room only.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import errno
+import json
+import os
+import resource
+import select
+import signal
+import sys
+import time
+from pathlib import Path
+from typing import Any, NoReturn
+
+from shakedown.host import cgroup, procfs
+from shakedown.host.family import Family
+from shakedown.host.ladder import bring_down
+from shakedown.host.output import RawOutput, RedactedLog, drain
+from shakedown.host.scrub import Scrubber
+from shakedown.host.shm import ShmWatch, sweep
+from shakedown.host.state import RunState, write_state
+from shakedown.redact import Redactor
+
+_PR_SET_CHILD_SUBREAPER = 36
+_DRAIN_S = 0.1
+_LOOK_S = 0.5
+_LOOK_AGAIN_S = 5.0  # every process judged anew
+_GRACE_S = 15.0  # where nobody said another: a healthy SGLang needs 5-8 s
+_DRAIN_BYTES = 1 << 20  # of output a turn, so that a flood keeps no signal waiting
+
+
+class Supervisor:
+    def __init__(self, spec: dict[str, Any]) -> None:
+        self._folder = Path(spec["folder"])
+        self._grace_s = _GRACE_S
+        self._asked = 0  # SIGTERMs received
+        self._why: str | None = None
+        own_ticks = procfs.started_ticks(os.getpid()) or 0
+        self._group = cgroup.make(f"shakedown-{os.getpid()}-{own_ticks}") if spec["cgroups"] else None
+        redactor = Redactor.of(spec["env"], spec["argv"], spec["secrets"])
+        self._raw = RawOutput(self._folder)
+        self._log_bytes = int(spec["log_bytes"])
+        self._log = RedactedLog(self._folder, Scrubber(redactor), limit_bytes=self._log_bytes)
+        self._shm = ShmWatch()
+        self._family = Family(root=os.getpid(), group=self._group)
+        self._state = RunState(
+            boot_id=procfs.boot_id(),
+            supervisor=(os.getpid(), own_ticks),
+            started_s=time.monotonic(),
+            cgroup=str(self._group) if self._group else None,
+            armed=not spec["detach"],
+        )
+        self._orders = b""
+        self._behind = False  # more output waits
+        self._looked_s = self._judged_s = 0.0
+        self._poll = select.poll()
+        self._poll.register(0, select.POLLIN)
+
+    def start(self, spec: dict[str, Any]) -> OSError | None:
+        """Fork and exec the server. The error, where the kernel refuses the program."""
+        _listen_to_signals(self)
+        report, reporter = os.pipe()
+        pid = os.fork()
+        if pid == 0:
+            _become(spec, self._raw.descriptor, self._group, reporter)
+        os.close(reporter)
+        refused = os.read(report, 64)
+        os.close(report)
+        if refused:
+            os.waitpid(pid, 0)
+            if self._group:
+                cgroup.remove(self._group)
+            number = int(refused)
+            return OSError(number, os.strerror(number))
+        self._state.leader = (pid, procfs.started_ticks(pid) or 0)
+        self._look(thorough=True)
+        self._save()
+        return None
+
+    def run(self) -> None:
+        """Watch over the run until asked to end it, or until nobody who could ask is left."""
+        while not self._why:
+            self._turn(_DRAIN_S)
+            if not self._family.members and not self._state.armed and self._state.exit:
+                self._look(thorough=True)
+                self._why = None if self._family.members else "everything exited"
+        self._end(self._why)
+
+    def _end(self, why: str) -> None:
+        began = time.monotonic()
+        self._turn(0.0)  # the patience we are asked to have may wait to be read
+        self._look(thorough=True)
+        self._sample_shm()
+        fall = bring_down(
+            self._family,
+            self._state.leader[0],
+            self._grace_s,
+            turn=self._turn,
+            hurried=lambda: self._asked > 1,
+        )
+        self._reap()
+        self._state.swept = sweep(self._state.shm)
+        self._drain(most_bytes=2 * self._log_bytes)
+        self._log.finish_line()
+        if self._group:
+            cgroup.remove(self._group)
+        self._state.left = [(member.pid, member.started_ticks) for member in fall.left]
+        self._state.owned = list(self._state.left)
+        self._state.forced = fall.forced
+        self._state.end_seconds = time.monotonic() - began
+        self._state.ended = why
+        self._save()
+
+    def abandon(self) -> None:
+        """We are broken: leave no server without a supervisor."""
+        fall = bring_down(self._family, self._state.leader[0], 0.0, turn=time.sleep, hurried=lambda: True)
+        self._state.left = [(member.pid, member.started_ticks) for member in fall.left]
+        self._state.ended, self._state.forced = "the supervisor failed", fall.forced
+        self._save()
+
+    def _turn(self, wait_s: float) -> None:
+        """One round of every duty; wakes early for orders and signals."""
+        for descriptor, _ in self._poll.poll(0 if self._behind else wait_s * 1000):
+            if descriptor == 0:
+                self._take_orders()
+            else:
+                _swallow(descriptor)
+        self._behind = self._drain(most_bytes=_DRAIN_BYTES) >= _DRAIN_BYTES
+        changed = self._reap()
+        now = time.monotonic()
+        if now - self._looked_s >= _LOOK_S:
+            changed |= self._look(thorough=now - self._judged_s >= _LOOK_AGAIN_S)
+            changed |= self._sample_shm(only_when_due=True)
+        if self._log.problem != self._state.problem:
+            self._state.problem = self._log.problem
+            changed = True
+        if changed:
+            self._save()
+
+    def _drain(self, *, most_bytes: int) -> int:
+        return drain(self._raw, self._log, most_bytes=most_bytes, skip_above_bytes=self._log_bytes)
+
+    def _look(self, *, thorough: bool = False) -> bool:
+        changed = self._family.look(thorough=thorough)
+        self._looked_s = time.monotonic()
+        self._judged_s = self._looked_s if thorough else self._judged_s
+        if changed:
+            self._state.owned = [(member.pid, member.started_ticks) for member in self._family.members]
+        return changed
+
+    def _sample_shm(self, *, only_when_due: bool = False) -> bool:
+        pids = [member.pid for member in self._family.members]
+        found = self._shm.sample(pids, now=not only_when_due)
+        if found:
+            self._state.shm = sorted(self._shm.seen)
+        return found
+
+    def _reap(self) -> bool:
+        changed = False
+        while True:
+            try:
+                pid, status = os.waitpid(-1, os.WNOHANG)
+            except ChildProcessError:
+                return changed
+            if pid == 0:
+                return changed
+            if pid == self._state.leader[0] and self._state.exit is None:
+                killed = os.WIFSIGNALED(status)
+                self._state.exit = (
+                    None if killed else os.WEXITSTATUS(status),
+                    os.WTERMSIG(status) if killed else None,
+                )
+                self._state.exited_s = time.monotonic()
+                changed = True
+
+    def _take_orders(self) -> None:
+        received = os.read(0, 65536)
+        if not received:
+            self._poll.unregister(0)
+            if self._state.armed:
+                self._why = self._why or "our tool died"
+            return
+        *lines, self._orders = (self._orders + received).split(b"\n")
+        for order in map(json.loads, lines):
+            self._grace_s = float(order.get("grace_s", self._grace_s))
+            if order.get("disarm"):
+                self._state.armed = False
+                self._save()
+
+    def ask(self, number: int, _frame: object) -> None:
+        """The handler of SIGTERM: the second one ends all patience."""
+        self._asked += 1
+        self._why = self._why or "asked to"
+
+    def _save(self) -> None:
+        try:
+            write_state(self._folder, self._state)
+        except OSError:  # the folder is gone or full: what is ours must be ended all the same
+            return
+
+
+def _listen_to_signals(supervisor: Supervisor) -> None:
+    for number in (signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGPIPE):
+        signal.signal(number, signal.SIG_IGN)
+    woken, waker = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+    signal.set_wakeup_fd(waker, warn_on_full_buffer=False)
+    signal.signal(signal.SIGTERM, supervisor.ask)
+    signal.signal(signal.SIGCHLD, lambda *_: None)
+    supervisor._poll.register(woken, select.POLLIN)
+
+
+def _swallow(descriptor: int) -> None:
+    try:
+        os.read(descriptor, 4096)
+    except BlockingIOError:
+        return
+
+
+def _become(spec: dict[str, Any], output: int, group: Path | None, reporter: int) -> NoReturn:
+    """In the child: turn into the server, with the user's limits, umask and uid."""
+    try:
+        os.setsid()
+        if group:
+            cgroup.join(group)
+        resource.setrlimit(resource.RLIMIT_NOFILE, tuple(spec["open_files"]))
+        null = os.open(os.devnull, os.O_RDONLY)
+        os.dup2(null, 0)
+        os.dup2(output, 1)
+        os.dup2(output, 2)
+        os.chdir(spec["cwd"])
+        signal.set_wakeup_fd(-1)
+        for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}:
+            signal.signal(number, signal.SIG_DFL)
+        signal.pthread_sigmask(signal.SIG_SETMASK, ())
+        os.execvpe(spec["argv"][0], spec["argv"], spec["env"])
+    except OSError as refused:
+        os.write(reporter, str(refused.errno or errno.EIO).encode())
+    finally:
+        os._exit(127)
+
+
+def _read_spec() -> dict[str, Any]:
+    """One line of JSON. Byte by byte would be slow, so whatever follows it would be lost: nothing does."""
+    pieces: list[bytes] = []
+    while not pieces or not pieces[-1].endswith(b"\n"):
+        piece = os.read(0, 1 << 20)
+        if not piece:
+            sys.exit("no orders")
+        pieces.append(piece)
+    spec: dict[str, Any] = json.loads(b"".join(pieces))
+    return spec
+
+
+def _raise_open_files() -> tuple[int, int]:
+    """A pidfd per process of the run may exceed the usual 1,024. The server gets the user's limit back."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    return soft, hard
+
+
+def _answer(answer: dict[str, Any]) -> None:
+    with contextlib.suppress(BrokenPipeError):  # our tool died just now: standard input ends as well
+        os.write(1, json.dumps(answer).encode() + b"\n")
+    null = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(null, 1)
+    os.close(null)
+
+
+def main() -> None:
+    """Standard input: the spec as one line of JSON, then orders, one a line."""
+    os.chdir("/")
+    ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    spec = _read_spec()
+    spec["open_files"] = _raise_open_files()
+    try:
+        supervisor = Supervisor(spec)
+    except OSError as problem:
+        _answer({"problem": "folder", "errno": problem.errno})
+        return
+    refused = supervisor.start(spec)
+    if refused:
+        _answer({"problem": "exec", "errno": refused.errno})
+        return
+    _answer({"leader": supervisor._state.leader, "started_s": supervisor._state.started_s})
+    try:
+        supervisor.run()
+    except BaseException:
+        supervisor.abandon()
+        raise
