@@ -1,0 +1,205 @@
+"""The sentences that every rendering shares: verdicts, times, factors, checks, what is not known.
+
+It never escapes: what it returns may hold untrusted text.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from shakedown.core import (
+    Cause,
+    CauseKind,
+    Check,
+    Ended,
+    Factor,
+    Judgement,
+    Phase,
+    RecordState,
+    SearchRecord,
+    Suspect,
+    TrialRecord,
+    Verdict,
+)
+
+ENDED = {
+    Ended.PROVEN: "cause proven",
+    Ended.NOT_PROVEN: "cause not proven",
+    Ended.SERVES: "nothing to isolate",
+    Ended.NOT_REPRODUCED: "not reproduced",
+    Ended.UNDECIDED: "undecided",
+    Ended.BUDGET: "stopped at its limit of launches or time",
+}
+CHECKS = {
+    "alone_fails": "the cause alone fails the same way",
+    "one_less_passes": "with one part of it less it does not",
+    "workaround_serves": "your command with the change serves",
+    "safe_mode_fails": "it fails with everything optional stripped",
+    "rung_fails": "the rung fails by itself",
+    "next_simpler_passes": "the next simpler rung passes",
+}
+ANSWERS = {True: "yes", False: "no", None: "not known"}
+
+
+def seconds_words(seconds: float) -> str:
+    if not math.isfinite(seconds):
+        return "an unknown time"
+    if seconds < 10:
+        return f"{seconds:.1f} s"
+    if seconds < 120:
+        return f"{seconds:.0f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    return f"{minutes} min {rest} s" if minutes < 120 else f"{minutes // 60} h {minutes % 60} min"
+
+
+def verdict_words(judgement: Judgement) -> str:
+    """`hung (waiting) in dist_init`, `crashed (did not exit) in weight_load`, `serves`."""
+    if judgement.serves:
+        return "serves"
+    said = judgement.verdict.value
+    if judgement.wait:
+        said += f" ({judgement.wait.value})"
+    if judgement.verdict is Verdict.CRASHED and not judgement.exited:
+        said += " (did not exit)"
+    if judgement.verdict is not Verdict.WRONG:
+        said += f" in {judgement.phase.value}"
+    return said + (", the surroundings' fault" if judgement.environment else "")
+
+
+def state_words(trial: TrialRecord) -> str:
+    if trial.judgement:
+        return verdict_words(trial.judgement)
+    return "interrupted" if trial.state is RecordState.INTERRUPTED else "running"
+
+
+def suspect_words(suspect: Suspect) -> str:
+    waits = f", wait channel {suspect.wchan}" if suspect.wchan not in ("", "0") else ""
+    return f"{suspect.name} (pid {suspect.pid}) at {suspect.frame or 'an unread stack'}{waits}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PhaseTime:
+    """A phase over all ranks. `fastest_s` differs from `slowest_s` where they came through apart."""
+
+    phase: Phase
+    slowest_s: float
+    fastest_s: float
+    slowest_rank: str
+    unfinished: bool
+
+    @property
+    def words(self) -> str:
+        said = seconds_words(self.slowest_s)
+        if self.slowest_s - self.fastest_s > max(1.0, 0.2 * self.slowest_s):
+            said += f" (rank {self.slowest_rank}; the fastest {seconds_words(self.fastest_s)})"
+        return said + (", not finished" if self.unfinished else "")
+
+
+def phase_times(judgement: Judgement, seconds: float | None) -> tuple[PhaseTime, ...]:
+    """Phases in order, without serving itself; one that did not end lasted until `seconds`."""
+    known = [seconds or 0.0, *(span.ended_s or span.started_s for span in judgement.phases)]
+    times = []
+    for phase in Phase:
+        spans = [span for span in judgement.phases if span.phase is phase]
+        if not spans or phase is Phase.SERVING:
+            continue
+        ranks: dict[str, float] = {}
+        for span in spans:
+            ended_s = max(known) if span.ended_s is None else span.ended_s
+            ranks[span.rank] = ranks.get(span.rank, 0.0) + ended_s - span.started_s
+        slowest = max(ranks, key=lambda rank: ranks[rank])
+        times.append(
+            PhaseTime(
+                phase=phase,
+                slowest_s=ranks[slowest],
+                fastest_s=min(ranks.values()),
+                slowest_rank=slowest,
+                unfinished=any(span.ended_s is None for span in spans),
+            )
+        )
+    return tuple(times)
+
+
+def factor_words(name: str, factors: Iterable[Factor]) -> str:
+    """What the user wrote; with the factor's name before it where that says more."""
+    was = next((factor.was for factor in factors if factor.name == name), "")
+    if not was or was == name:
+        return name
+    return was if was.startswith(name) else f"{name} ({was})"
+
+
+def cause_words(cause: Cause | None, factors: Iterable[Factor]) -> str:
+    if cause is None or cause.kind is CauseKind.NONE:
+        return "none found"
+    if cause.kind is CauseKind.BASE:
+        rung = f", at the rung {cause.rung!r}" if cause.rung else ""
+        return f"the base: it fails with everything optional stripped{rung}"
+    factors = tuple(factors)
+    return " together with ".join(factor_words(name, factors) for name in cause.factors)
+
+
+def proof_words(cause: Cause) -> str:
+    """`proven, 3 of 3 checks`."""
+    held = sum(check.value is True for _, check in cause.certificate)
+    return f"{'proven' if cause.proven else 'not proven'}, {held} of {len(cause.certificate)} checks"
+
+
+def check_words(name: str, check: Check) -> str:
+    """`alone fails: yes (t1, t2), note`."""
+    trials = f" ({', '.join(check.trial_ids)})" if check.trial_ids else ""
+    return f"{CHECKS.get(name, name)}: {ANSWERS[check.value]}{trials}" + (
+        f", {check.note}" if check.note else ""
+    )
+
+
+def not_known(search: SearchRecord) -> tuple[str, ...]:
+    """What this search does not say, one sentence each."""
+    found = search.conclusion
+    if found is None:
+        return ("everything: the search has not come to an end",)
+    said = [
+        f"whether {CHECKS.get(name, name)}{': ' + check.note if check.note else ''}"
+        for cause in found.causes
+        for name, check in cause.certificate
+        if check.value is None
+    ]
+    if found.note:
+        said.append(found.note)
+    if found.ended in (Ended.PROVEN, Ended.NOT_PROVEN):
+        facts = dict(search.facts)
+        version = facts.get("engine_version", "")
+        place = " on ".join(filter(None, (f"{search.engine} {version}".strip(), facts.get("host", ""))))
+        said.append(f"whether other versions or machines do the same: only {place} was tried")
+    return tuple(said)
+
+
+def next_steps(record: TrialRecord | SearchRecord) -> tuple[str, ...]:
+    """What a user does now, one line each; commands in it begin with `shakedown`."""
+    if isinstance(record, SearchRecord):
+        if record.state is RecordState.INTERRUPTED:
+            return (f"shakedown isolate --resume {record.id}",)
+        found = record.conclusion
+        if found and found.ended is Ended.BUDGET:
+            return (f"shakedown isolate --resume {record.id} --max-launches N, with a higher N",)
+        return (f"shakedown report {record.id} --output report.md",) if found else ()
+    if record.state is RecordState.INTERRUPTED or record.kept_running:
+        return (f"shakedown stop {record.id}",)
+    if record.judgement is None or record.judgement.serves or record.search_id:
+        return ()
+    if record.judgement.environment or record.judgement.verdict is Verdict.UNDECIDED:
+        return ("run it once more: this one says nothing about the launch",)
+    return ("shakedown isolate -- CMD, with the same CMD",)
+
+
+def kept_words(trial: TrialRecord, factors: Sequence[Factor]) -> str:
+    """What the experiment left as the user had it."""
+    if trial.experiment is None:
+        return "your command"
+    kept = trial.experiment.kept
+    if factors and len(kept) == len(factors):
+        return "all kept"
+    if not kept:
+        return "nothing kept"
+    return f"{len(kept)} of {len(factors)} kept" if len(kept) > 3 else "kept: " + ", ".join(sorted(kept))
