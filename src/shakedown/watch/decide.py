@@ -65,7 +65,9 @@ def _died_inside(s: Situation, limits: Limits) -> Decision | None:
     if s.fatal is None:
         return None
     since_s = s.now_s - s.fatal.at_s
-    settled = min(s.quiet_s, since_s) >= limits.settle_s
+    # A process that burns CPU after its last words is tearing down: one took 8 s from usage error to exit.
+    patience = 3 if any(p.busy for p in _living(s)) else 1
+    settled = min(s.quiet_s, since_s) >= patience * limits.settle_s
     # Other ranks may go on loading for half an hour beside the dead one.
     dead = since_s >= 3 * limits.settle_s and _is_gone(s, s.fatal)
     return _crashed(s, exited=False) if settled or dead else None

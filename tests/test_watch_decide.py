@@ -1,0 +1,288 @@
+"""Deciding is pure: properties that hold for every situation, and the rules one by one."""
+
+from dataclasses import replace
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from shakedown.core import Exit, Frame, Phase, Signature, Verdict, Wait
+from shakedown.watch.causes import LoggedError
+from shakedown.watch.decide import decide, elect
+from shakedown.watch.proc import Vanished
+from shakedown.watch.situation import (
+    HARD_LIMITS_S,
+    Limits,
+    ProcessView,
+    Situation,
+    State,
+    budget,
+    learn,
+    silence,
+)
+
+LIMITS = Limits()
+WAITING = (Frame(function="wait_for_peer", file="engine/store.py", line=7),)
+LOADING = (Frame(function="read_shard", file="engine/load.py", line=9),)
+
+frames = st.sampled_from([(), WAITING, LOADING])
+views = st.builds(
+    ProcessView,
+    pid=st.integers(1, 9),
+    ppid=st.integers(0, 9),
+    name=st.sampled_from(["server", "worker"]),
+    state=st.sampled_from("SRTD"),
+    state_s=st.floats(0, 300),
+    wchan=st.sampled_from(["", "futex_wait", "request_wait_answer"]),
+    cpu_share=st.one_of(st.none(), st.floats(0, 2)),
+    frames=frames,
+    tracker=st.booleans(),
+    waits=st.booleans(),
+    computes=st.booleans(),
+    spins=st.booleans(),
+    gpu_busy=st.booleans(),
+)
+errors = st.builds(
+    LoggedError,
+    text=st.sampled_from(["ValueError: no", "[Errno 98] Address already in use"]),
+    at_s=st.floats(0, 500),
+    pid=st.one_of(st.none(), st.integers(1, 9)),
+    rank=st.just(""),
+    strength=st.integers(0, 2),
+    number=st.integers(1, 100),
+)
+situations = st.builds(
+    Situation,
+    now_s=st.floats(0, 5000),
+    phase=st.sampled_from(Phase),
+    quiet_s=st.floats(0, 5000),
+    budget_s=st.floats(15, 200),
+    processes=st.lists(views, max_size=5).map(tuple),
+    rounds=st.integers(0, 20),
+    rounds_over=st.integers(0, 20),
+    rounds_span_s=st.floats(0, 300),
+    met_expected_s=st.floats(0, 30),
+    error=st.one_of(st.none(), errors),
+    last_error_s=st.one_of(st.none(), st.floats(0, 500)),
+    fatal=st.one_of(st.none(), errors),
+    exit=st.one_of(st.none(), st.builds(Exit, code=st.integers(0, 3), signal=st.none())),
+    exit_age_s=st.floats(0, 20),
+    port_is_foreign=st.booleans(),
+)
+
+
+@given(situations)
+def test_equal_situations_get_equal_decisions(s):
+    assert decide(s, LIMITS) == decide(replace(s), LIMITS)
+
+
+@given(situations)
+def test_what_is_final_has_a_verdict_and_nothing_else_has(s):
+    decision = decide(s, LIMITS)
+    assert (decision.state is State.FINAL) == (decision.verdict is not None)
+    if decision.verdict is not None:
+        assert decision.cause
+        assert decision.fingerprint
+        assert (decision.verdict is Verdict.HUNG) == (decision.wait is not None)
+
+
+@given(situations)
+def test_no_hang_is_said_within_the_budget_unless_stopped_or_blocked_for_good(s):
+    decision = decide(replace(s, quiet_s=min(s.quiet_s, s.budget_s * 0.99)), LIMITS)
+    if decision.verdict is Verdict.HUNG:
+        stuck = decision.wait is Wait.STOPPED
+        assert stuck or any(p.state == "D" and p.state_s >= LIMITS.blocked_s for p in s.processes)
+
+
+@given(situations)
+def test_progress_never_turns_a_moving_launch_into_a_hung_one(s):
+    before = decide(s, LIMITS)
+    fresh = replace(s, quiet_s=0.0, rounds=0, rounds_over=0, rounds_span_s=0.0, met_expected_s=0.0)
+    after = decide(fresh, LIMITS)
+    if before.verdict is None:
+        assert after.verdict is not Verdict.HUNG
+    if after.verdict is Verdict.HUNG:
+        assert after.wait is Wait.STOPPED
+
+
+@given(situations)
+def test_a_suspect_alone_never_ends_a_launch(s):
+    no_rounds = replace(s, rounds_over=0, exit=None, fatal=None, met_expected_s=0.0)
+    decision = decide(no_rounds, LIMITS)
+    if decision.verdict is not None:
+        assert decision.wait in {Wait.STOPPED, Wait.BLOCKED_IO}
+
+
+@given(situations)
+def test_waiting_is_never_said_while_a_process_burns_cpu(s):
+    decision = decide(s, LIMITS)
+    if decision.wait is Wait.WAITING:
+        assert all(p.tracker or not p.busy for p in s.processes)
+
+
+@given(situations)
+def test_a_long_computation_is_never_hung_before_its_hard_limit(s):
+    computing = ProcessView(
+        pid=1, ppid=0, name="worker", state="R", state_s=1, wchan="", cpu_share=1.0, computes=True
+    )
+    decision = decide(replace(s, processes=(computing,), quiet_s=min(s.quiet_s, 2300.0)), LIMITS)
+    assert decision.verdict is not Verdict.HUNG
+
+
+@given(st.lists(views, min_size=1, max_size=6), st.randoms())
+def test_the_suspect_does_not_depend_on_the_order_of_processes(processes, random):
+    unique = list({p.pid: p for p in processes}.values())
+    shuffled = unique[:]
+    random.shuffle(shuffled)
+    assert elect(unique) == elect(shuffled)
+
+
+def asleep(pid: int, name: str = "worker", **changed) -> ProcessView:
+    view = ProcessView(
+        pid=pid, ppid=0, name=name, state="S", state_s=60, wchan="futex_wait", cpu_share=0.01, frames=WAITING
+    )
+    return replace(view, **changed)
+
+
+def silent(*processes: ProcessView, **changed) -> Situation:
+    s = Situation(
+        now_s=100,
+        phase=Phase.DIST_INIT,
+        quiet_s=41,
+        budget_s=30,
+        processes=processes,
+        rounds=5,
+        rounds_over=3,
+        rounds_span_s=10,
+    )
+    return replace(s, **changed)
+
+
+def test_the_process_that_waits_for_no_other_is_the_suspect():
+    s = silent(asleep(1, "front", waits=True), asleep(2, "engine", waits=True), asleep(3, "worker"))
+    decision = decide(s, LIMITS)
+    assert (decision.wait, decision.suspect.name) == (Wait.WAITING, "worker")
+
+
+def test_of_many_ranks_the_one_elsewhere_is_the_suspect():
+    ranks = [asleep(pid) for pid in range(1, 9)]
+    ranks[5] = replace(ranks[5], frames=LOADING)
+    assert elect(ranks).pid == 6
+
+
+def test_a_rank_that_spins_for_its_peers_is_not_the_suspect():
+    s = silent(
+        asleep(1, state="R", cpu_share=1.0, spins=True),
+        asleep(2, frames=LOADING),
+        rounds_over=6,
+        rounds_span_s=31,
+        quiet_s=75,
+    )
+    decision = decide(s, LIMITS)
+    assert (decision.wait, decision.suspect.pid) == (Wait.SPINNING, 2)
+
+
+def test_spinning_needs_a_second_window():
+    s = silent(asleep(1, state="R", cpu_share=1.0, spins=True))
+    assert decide(s, LIMITS).state is State.SUSPECT
+    assert decide(replace(s, rounds_over=6, rounds_span_s=30), LIMITS).wait is Wait.SPINNING
+
+
+def test_a_busy_process_in_an_unknown_place_is_slow_until_the_hard_limit():
+    s = silent(asleep(1, state="R", cpu_share=1.0), rounds_over=50, rounds_span_s=250)
+    decision = decide(replace(s, quiet_s=280), LIMITS)
+    assert decision.verdict is None
+    assert decision.note.startswith("slow, no progress seen")
+    assert decide(replace(s, quiet_s=301), LIMITS).wait is Wait.SPINNING
+
+
+def test_the_hard_limit_of_jit_and_autotune_is_forty_minutes():
+    assert HARD_LIMITS_S[Phase.COMPILE] == HARD_LIMITS_S[Phase.WARM_UP] == 2400
+
+
+def test_without_a_readable_stack_a_hang_takes_twice_the_budget():
+    s = silent(asleep(1, frames=()))
+    assert decide(s, LIMITS).verdict is None
+    assert decide(replace(s, quiet_s=61), LIMITS).wait is Wait.WAITING
+
+
+def test_a_stopped_process_is_said_at_once_and_a_tracker_never():
+    assert decide(silent(asleep(1, state="T"), quiet_s=2), LIMITS).wait is Wait.STOPPED
+    assert decide(silent(asleep(1, state="T", state_s=1), quiet_s=2), LIMITS).verdict is None
+    assert decide(silent(asleep(1, state="T", tracker=True), quiet_s=2), LIMITS).verdict is None
+
+
+def error(text: str, at_s: float = 59, **changed) -> LoggedError:
+    found = LoggedError(text=text, at_s=at_s, pid=7, rank="", strength=2, number=1)
+    return replace(found, **changed)
+
+
+def test_a_fatal_line_with_no_progress_after_it_is_crashed_and_not_hung():
+    cause = error("ValueError: no weights")
+    s = silent(asleep(1), error=cause, fatal=error("worker failed to start"), last_error_s=59, quiet_s=6)
+    decision = decide(s, LIMITS)
+    assert (decision.verdict, decision.cause, decision.exited) == (Verdict.CRASHED, cause.text, False)
+    assert decide(replace(s, quiet_s=1), LIMITS).verdict is None
+
+
+def test_a_rank_that_died_is_a_crash_although_the_others_go_on():
+    s = silent(asleep(1), error=error("OutOfMemoryError: no"), fatal=error("Worker failed"), quiet_s=0)
+    assert decide(s, LIMITS).verdict is None
+    gone = Vanished(pid=7, name="worker", at_s=60, lived_s=50)
+    assert decide(replace(s, vanished=(gone,)), LIMITS).verdict is Verdict.CRASHED
+
+
+def test_an_exception_of_a_dead_process_as_the_last_event_makes_a_silence_a_crash():
+    gone = Vanished(pid=7, name="worker", at_s=59, lived_s=50)
+    s = silent(asleep(1), error=error("ValueError: no"), last_error_s=59, vanished=(gone,))
+    assert decide(s, LIMITS).verdict is Verdict.CRASHED
+    assert decide(replace(s, vanished=()), LIMITS).verdict is Verdict.HUNG
+
+
+def test_an_exit_is_a_crash_whatever_its_code():
+    s = silent(exit=Exit(code=0, signal=None), exit_age_s=1)
+    assert decide(s, LIMITS).cause == "exited with code 0 although it should serve"
+    killed = decide(replace(s, exit=Exit(code=None, signal=9)), LIMITS)
+    assert "SIGKILL" in killed.cause
+    assert "out of memory" in killed.cause
+
+
+def test_a_process_that_vanished_before_the_first_complaint_is_the_cause():
+    lost = Vanished(pid=4, name="worker", at_s=58.5, lived_s=40)
+    helper = Vanished(pid=3, name="sh", at_s=58.5, lived_s=0.3)
+    repeats = error("EngineDeadError: see above", strength=0)
+    s = silent(error=repeats, vanished=(helper, lost), exit=Exit(code=0, signal=None), exit_age_s=6)
+    assert decide(s, LIMITS).cause.startswith("worker died without an exception")
+
+
+def test_a_port_held_by_a_stranger_is_the_surroundings_and_no_crash():
+    s = silent(error=error("OSError: [Errno 98] Address already in use"), exit=Exit(code=1, signal=None))
+    s = replace(s, exit_age_s=1, processes=())
+    ours = decide(s, LIMITS)
+    assert (ours.verdict, ours.environment) == (Verdict.CRASHED, False)
+    theirs = decide(replace(s, port_is_foreign=True), LIMITS)
+    assert (theirs.verdict, theirs.environment) == (Verdict.UNDECIDED, True)
+
+
+def test_the_expected_failure_met_twice_ends_early_and_only_that_one():
+    early = silent(asleep(1), quiet_s=21, rounds_over=0, met_expected_s=10)
+    print_ = decide(silent(asleep(1)), LIMITS).fingerprint
+    known = Signature(verdict=Verdict.HUNG, phase=Phase.DIST_INIT, fingerprint=print_, wait=Wait.WAITING)
+    assert decide(early, Limits(expected=known)).verdict is Verdict.HUNG
+    assert decide(replace(early, met_expected_s=5), Limits(expected=known)).verdict is None
+    assert decide(early, Limits(expected=replace(known, phase=Phase.COMPILE))).verdict is None
+    assert decide(early, LIMITS).verdict is None
+
+
+def test_budgets_are_learnt_from_silences_and_grow_when_they_were_wrong():
+    learnt = learn([{Phase.COMPILE: 4.0, Phase.IMPORT: 30.0}, {Phase.COMPILE: 9.0}])
+    assert learnt == {Phase.COMPILE: 27.0, Phase.IMPORT: 90.0}
+    assert learn([{Phase.BIND: 1.0}]) == {Phase.BIND: 15.0}
+    assert budget(Limits(learnt=learnt), Phase.COMPILE) == 27.0
+    assert budget(LIMITS, Phase.COMPILE) == 30.0
+    assert budget(LIMITS, Phase.COMPILE, overturned_s=40.0) == 60.0
+
+
+def test_an_idle_server_is_silent_only_while_a_request_is_in_flight():
+    assert silence(Phase.SERVING, 500.0, None) == 0.0
+    assert silence(Phase.SERVING, 500.0, 12.0) == 12.0
+    assert silence(Phase.BIND, 500.0, None) == 500.0
