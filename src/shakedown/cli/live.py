@@ -54,7 +54,6 @@ class LiveTalk:
             (progress.title + "  ", "bold"),
             (progress.phase.value + "  ", "cyan"),
             (progress.state, STYLES.get(progress.state, "")),
-            f"  {progress.processes} processes",
             f"  quiet {progress.quiet_s:.0f} s" if progress.quiet_s >= 3 else "",
             (f"  {self._folded} lines of noise folded" if self._folded else "", "dim"),
             overflow="ellipsis",

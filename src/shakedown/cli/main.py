@@ -146,9 +146,9 @@ def finish(command: str, as_json: bool, job: Callable[[], JobResult]) -> NoRetur
         print_error(error, as_json=as_json, command=command)
         sys.exit(error.exit_code)
     except KeyboardInterrupt:
-        error = Interrupted("interrupted; what was started has been ended")
-        print_error(error, as_json=as_json, command=command)
-        sys.exit(error.exit_code)
+        interrupted = Interrupted("interrupted; what was started has been ended")
+        print_error(interrupted, as_json=as_json, command=command)
+        sys.exit(interrupted.exit_code)
     print_result(result, as_json=as_json)
     sys.exit(int(result.exit_code))
 

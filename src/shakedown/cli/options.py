@@ -17,7 +17,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 UNIT_SECONDS = {"s": 1.0, "m": 60.0, "h": 3600.0}
 
 
-class Duration(click.ParamType):
+class Duration(click.ParamType[float]):
     """`90`, `90s`, `10m`, `2h` in seconds."""
 
     name = "duration"

@@ -42,7 +42,6 @@ class Progress:
     phase: Phase
     state: str
     quiet_s: float
-    processes: int
     lines: tuple[tuple[LogLine, bool], ...] = ()  # with: is it noise, to be folded
 
 

@@ -1,0 +1,190 @@
+"""A request read: which engine it starts, which flags that engine knows, where it will answer.
+
+It runs nothing but the engine's own parser, in the launch's own interpreter.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import shutil
+from dataclasses import dataclass
+from importlib import resources
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from shakedown.core import Command, Engine, Execution, FlagTable, Host, LogprobStyle, Missing
+from shakedown.engines import engine_named, identify, parse, read_table
+from shakedown.errors import UsageError
+from shakedown.jobs.request import LaunchRequest
+from shakedown.jobs.result import Talk
+from shakedown.probe import Target
+from shakedown.provision.environments import cache_folder
+
+TABLE_DEADLINE_S = 120.0
+STAMP_DEADLINE_S = 20.0
+SHEBANG_BYTES = 1024
+ANY_ADDRESS = frozenset({"", "0.0.0.0", "::", "[::]"})
+KEY_VARIABLES = ("VLLM_API_KEY", "SGLANG_API_KEY")
+
+# Printed by the launch's interpreter in a blink, without importing the engine: changes with any reinstall.
+STAMP_SCRIPT = """
+import hashlib, sys
+from importlib import metadata
+found = []
+for d in metadata.distributions():
+    name = (d.metadata["Name"] or "").lower()
+    if any(word in name for word in ("vllm", "sglang", "transformers")):
+        found.append(name + d.version + hashlib.sha256((d.read_text("RECORD") or "").encode()).hexdigest())
+print(sys.executable, *sorted(found))
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reading:
+    """A parsed command, the flag table it was read with, and where its server will answer."""
+
+    command: Command
+    table: FlagTable | None
+    port: int | None
+    target: Target | None
+
+
+def read_request(request: LaunchRequest, host: Host, talk: Talk, *, live: bool) -> Reading:
+    """Parses the command with its engine's own flags: read live from its interpreter, or the shipped ones."""
+    request.require_command()
+    launch = request.launch
+    engine = engine_named(request.engine) if request.engine else identify(launch.argv, launch.env)
+
+    def shebang(program: str) -> str | None:
+        return read_shebang(program, launch.env.get("PATH", ""), launch.cwd)
+
+    table = shipped_table(engine)
+    command = parse(launch, table, engine=engine, read_shebang=shebang)
+    if live and engine.flags_script and command.interpreter:
+        found = live_table(command, host, talk)
+        if isinstance(found, Missing):
+            talk.say(f"{found.what} could not be read live ({found.why}); the shipped one stands in")
+        else:
+            table = found
+            command = parse(launch, table, engine=engine, read_shebang=shebang)
+    port = port_of(command, request)
+    return Reading(command=command, table=table, port=port, target=target_of(command, request, port))
+
+
+def read_shebang(program: str, path: str, cwd: Path) -> str | None:
+    """The first bytes of a program found as the shell would find it; None for what is not a script."""
+    place = str(cwd / program) if "/" in program else shutil.which(program, path=path)
+    if place is None:
+        return None
+    try:
+        with open(place, "rb") as script:
+            head = script.read(SHEBANG_BYTES)
+    except OSError:
+        return None
+    return head.decode(errors="replace") if head.startswith(b"#!") else None
+
+
+def shipped_table(engine: Engine) -> FlagTable | None:
+    """The table that came with Shakedown, for an engine that cannot be asked."""
+    file = resources.files("shakedown.engines") / "tables" / f"{engine.name}.json"
+    if not file.is_file():
+        return None
+    table = read_table(file.read_text(), engine=engine.name, source="shipped")
+    return None if isinstance(table, Missing) else table
+
+
+def live_table(command: Command, host: Host, talk: Talk) -> FlagTable | Missing:
+    """The table of the very engine that will start, kept per state of its installation."""
+    engine = command.engine
+
+    def execute(script: str, deadline_s: float) -> Execution:
+        cwd = command.launch.cwd
+        return host.execute(
+            command.interpreter, env=command.env, cwd=cwd, stdin=script, deadline_s=deadline_s
+        )
+
+    stamp = execute(STAMP_SCRIPT, STAMP_DEADLINE_S)
+    if stamp.code != 0:
+        return Missing(what=f"flag table of {engine.name}", why=last_words(stamp.stderr))
+    key = hashlib.sha256((stamp.stdout + engine.flags_script).encode()).hexdigest()[:24]
+    kept = cache_folder() / "flags" / f"{engine.name}-{key}.json"
+    if kept.is_file():
+        table = read_table(kept.read_text(), engine=engine.name, source="live")
+        if not isinstance(table, Missing):
+            return table
+    talk.say(f"reading the flags of {engine.name} from {command.interpreter[0]}")
+    answer = execute(engine.flags_script, TABLE_DEADLINE_S)
+    if answer.code != 0:
+        return Missing(what=f"flag table of {engine.name}", why=last_words(answer.stderr))
+    table = read_table(answer.stdout, engine=engine.name, source="live")
+    if not isinstance(table, Missing):
+        kept.parent.mkdir(parents=True, exist_ok=True)
+        kept.write_text(answer.stdout)
+    return table
+
+
+def last_words(text: str) -> str:
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    return lines[-1][:200] if lines else "it said nothing"
+
+
+def port_of(command: Command, request: LaunchRequest) -> int | None:
+    if request.port is not None:
+        return request.port
+    if request.ready_url is not None:
+        parts = urlsplit(request.ready_url)
+        return parts.port or (443 if parts.scheme == "https" else 80)
+    given = command.value(*command.engine.port_flags)
+    if not given:
+        return command.engine.default_port
+    if not given.isdigit() or not 0 < int(given) < 65536:
+        raise UsageError(f"{given!r} is not a port", "give the server a port from 1 to 65535")
+    return int(given)
+
+
+def target_of(command: Command, request: LaunchRequest, port: int | None) -> Target | None:
+    """Where to send requests: the launch's own address, name, key, TLS and root path."""
+    if port is None:
+        return None
+    engine = command.engine
+    health = engine.health_path
+    if request.ready_url is not None:
+        parts = urlsplit(request.ready_url)
+        base, health = f"{parts.scheme}://{parts.netloc}", parts.path or "/"
+    else:
+        address = command.value(*engine.host_flags) or ""
+        address = "127.0.0.1" if address in ANY_ADDRESS else address
+        address = f"[{address}]" if ":" in address and not address.startswith("[") else address
+        scheme = "https" if command.value("--ssl-certfile", "--ssl-keyfile") else "http"
+        root = (command.value("--root-path") or "").rstrip("/")
+        base = f"{scheme}://{address}:{port}{root}"
+    return Target(
+        base_url=base,
+        model=served_name(command),
+        api_key=api_key(command),
+        logprobs=engine.logprobs if engine.name != "generic" else LogprobStyle.ECHO,
+        health_path=health,
+        engine=engine.name,
+        random_weights=any(command.value(flag) == value for flag, value in engine.random_weight_settings),
+    )
+
+
+def served_name(command: Command) -> str | None:
+    engine = command.engine
+    named = [use.values[0] for use in command.uses if use.name in engine.served_name_flags and use.values]
+    return named[-1] if named else command.value(*engine.model_flags) or None
+
+
+def api_key(command: Command) -> str | None:
+    given = command.value(*command.engine.api_key_flags)
+    if given:
+        return given
+    return next((command.env[name] for name in KEY_VARIABLES if command.env.get(name)), None)
+
+
+def describe(reading: Reading) -> str:
+    """One line for the head of a run."""
+    table = reading.table
+    version = f" {table.version}" if table is not None and table.source == "live" else ""
+    where = f", port {reading.port}" if reading.port else ""
+    return f"{reading.command.engine.name}{version}{where}"

@@ -1,0 +1,33 @@
+"""`shakedown run`: one launch, watched, judged, stopped."""
+
+from __future__ import annotations
+
+from shakedown.core import Verdict
+from shakedown.host.local import LocalHost
+from shakedown.jobs.reading import describe, read_request
+from shakedown.jobs.request import LaunchRequest
+from shakedown.jobs.result import ExitCode, JobResult, Talk, exit_code_of
+from shakedown.jobs.trials import looking_on, noted_variables, occasion_of, plan_lines, subject_of
+from shakedown.ledger import Ledger
+from shakedown.report import run_document, run_summary
+from shakedown.trial import run_recorded
+
+
+def run_job(request: LaunchRequest, talk: Talk, *, keep: bool) -> JobResult:
+    """Launches the command once and says what became of it."""
+    host = LocalHost()
+    reading = read_request(request, host, talk, live=False)
+    if request.dry_run:
+        lines = plan_lines(reading, request)
+        document = {"schema": "shakedown/1", "command": "run", "verdict": None, "dry_run": lines}
+        return JobResult(document=document, lines=lines, exit_code=ExitCode.GOOD)
+    with Ledger.open(request.ledger) as ledger:
+        title = describe(reading)
+        talk.say(f"run: {title}")
+        subject = subject_of(reading, request, ledger, title=title, deadline_s=request.deadline_s, keep=keep)
+        occasion = occasion_of(reading, noted_variables(reading))
+        record = run_recorded(ledger, host, subject, occasion, looking_on(talk, title))
+    verdict = record.judgement.verdict if record.judgement else Verdict.UNDECIDED
+    return JobResult(
+        document=run_document(record), lines=run_summary(record), exit_code=exit_code_of(verdict)
+    )

@@ -1,0 +1,102 @@
+"""What `run` and `isolate` share: a subject from a reading, and the progress of its trial.
+
+It never decides what to launch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from shakedown.core import Launch, Signature
+from shakedown.engines import display
+from shakedown.jobs.reading import Reading
+from shakedown.jobs.request import LaunchRequest
+from shakedown.jobs.result import Progress, Talk
+from shakedown.ledger import MODEL_FACT, Ledger
+from shakedown.redact import Redactor
+from shakedown.trial import Occasion, Subject
+from shakedown.watch import Assessment, Limits
+
+
+def facts_of(reading: Reading) -> dict[str, str]:
+    """What a record says of the surroundings, and what its timings are learnt for."""
+    command = reading.command
+    facts = {MODEL_FACT: command.value(*command.engine.model_flags) or ""}
+    if reading.table is not None and reading.table.source == "live":
+        facts["engine_version"] = reading.table.version
+    if reading.port is not None:
+        facts["port"] = str(reading.port)
+    return facts
+
+
+def subject_of(
+    reading: Reading,
+    request: LaunchRequest,
+    ledger: Ledger,
+    *,
+    title: str,
+    deadline_s: float | None,
+    launch: Launch | None = None,
+    expected: Signature | None = None,
+    keep: bool = False,
+) -> Subject:
+    """The launch as it will be watched: with what the ledger has learnt of this engine and model."""
+    engine = reading.command.engine
+    learnt = ledger.learnt_silences(engine.name, facts_of(reading)[MODEL_FACT])
+    return Subject(
+        title=title,
+        launch=launch or reading.command.launch,
+        engine=engine,
+        port=reading.port,
+        target=reading.target,
+        limits=replace(Limits(), learnt=learnt, expected=expected),
+        ready_log=request.ready_log,
+        deadline_s=deadline_s,
+        keep=keep,
+    )
+
+
+def occasion_of(reading: Reading, noted_env: frozenset[str] = frozenset()) -> Occasion:
+    return Occasion(noted_env=noted_env, facts=facts_of(reading))
+
+
+def noted_variables(reading: Reading) -> frozenset[str]:
+    """The variables worth a record: those the engine names, and those the command itself sets."""
+    command = reading.command
+    engine_knows = reading.table.env if reading.table else frozenset()
+    prefixes = ("VLLM_", "SGLANG_", "NCCL_", "GLOO_", "CUDA_", "TORCH", "OMP_", "HF_")
+    return frozenset(name for name in command.env if name in engine_knows or name.startswith(prefixes))
+
+
+def looking_on(talk: Talk, title: str) -> Callable[[Assessment], None]:
+    """Passes on how a trial stands, as the talk wants it."""
+
+    def look(assessment: Assessment) -> None:
+        talk.progress(
+            Progress(
+                at_s=assessment.now_s,
+                title=title,
+                phase=assessment.phase,
+                state=assessment.state.value,
+                quiet_s=assessment.quiet_s,
+                lines=tuple((seen.line, seen.noise) for seen in assessment.new_lines),
+            )
+        )
+
+    return look
+
+
+def plan_lines(reading: Reading, request: LaunchRequest) -> list[str]:
+    """What --dry-run prints: all that would be started and signalled, secrets left out."""
+    launch = reading.command.launch
+    redactor = Redactor.of(launch.env, launch.argv)
+    deadline = f"{request.deadline_s:.0f} s" if request.deadline_s else "none"
+    return [
+        f"would start    {display(redactor.redact_argv(launch.argv))}",
+        f"in             {launch.cwd}",
+        f"engine         {reading.command.engine.name}",
+        f"would ask      {reading.target.base_url if reading.target else 'nothing: its port is not known'}",
+        f"deadline       {deadline}",
+        "would signal   only processes this launch starts: TERM, up to 15 s of grace when healthy, then KILL",
+    ]

@@ -1,0 +1,82 @@
+"""A trial that the ledger knows of before it starts and after it is cleaned.
+
+It never judges: it writes down what `conduct` found.
+"""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+
+from shakedown.core import Experiment, Host, Judgement, Phase, RecordState, TrialRecord, Verdict
+from shakedown.errors import EnvironmentProblem
+from shakedown.ledger import Kind, Ledger
+from shakedown.redact import Redactor
+from shakedown.trial.conduct import Subject, run_trial
+from shakedown.watch import Assessment
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Occasion:
+    """Why a trial is run and what is remembered of it. `noted_env` are the variables worth a record."""
+
+    search_id: str | None = None
+    experiment: Experiment | None = None
+    noted_env: frozenset[str] = frozenset()
+    facts: Mapping[str, str] = field(default_factory=dict)
+
+
+def run_recorded(
+    ledger: Ledger,
+    host: Host,
+    subject: Subject,
+    occasion: Occasion,
+    look_on: Callable[[Assessment], None],
+) -> TrialRecord:
+    """Runs one trial between two entries of the ledger; a refusal of the surroundings is an entry too.
+
+    A trial that is interrupted stays open in the ledger: whoever looks later sees it as interrupted.
+    """
+    trial_id = ledger.new_id(Kind.TRIAL)
+    folder = ledger.run_folder(trial_id)
+    launch = subject.launch
+    redactor = Redactor.of(launch.env, launch.argv)
+    noted = {name: value for name, value in launch.env.items() if name in occasion.noted_env}
+    record = TrialRecord(
+        id=trial_id,
+        search_id=occasion.search_id,
+        experiment=occasion.experiment,
+        engine=subject.engine.name,
+        argv=redactor.redact_argv(launch.argv),
+        env=tuple(sorted(redactor.redact_env(noted).items())),
+        cwd=str(launch.cwd),
+        folder=folder,
+        started_at=datetime.now(UTC).isoformat(timespec="milliseconds"),
+        state=RecordState.OPEN,
+        facts=tuple(sorted({"host": platform.node(), **occasion.facts}.items())),
+    )
+    ledger.open_trial(record)
+    began_s = host.clock_s()
+    try:
+        result = run_trial(host, subject, folder, look_on)
+    except EnvironmentProblem as problem:
+        refused = Judgement(
+            verdict=Verdict.UNDECIDED,
+            phase=Phase.CONFIG,
+            cause=problem.message,
+            would_change="; ".join(problem.hints),
+            environment=True,
+        )
+        ledger.close_trial(trial_id, refused, seconds=host.clock_s() - began_s)
+        return ledger.trial(trial_id)
+    ledger.close_trial(
+        trial_id,
+        result.judgement,
+        seconds=result.seconds,
+        ending=result.ending,
+        silences=result.silences,
+        kept_running=result.run is not None,
+    )
+    return ledger.trial(trial_id)
