@@ -56,9 +56,13 @@ def template(text: str) -> str:
 def _mask(word: str) -> str:
     if word.count("/") > 1 or (word.startswith(("./", "~/", "/")) and len(word) > 2):
         return "<path>"
-    if word.startswith("0x") or (_LONG_HEX.search(word) and any(c.isdigit() for c in word)):
+    if word.startswith("0x") or any(map(_looks_random, _LONG_HEX.findall(word))):
         return "<hex>"
     return _NUMBERS.sub("#", word)
+
+
+def _looks_random(run: str) -> bool:
+    return any(c.isdigit() for c in run) and any(c.isalpha() for c in run)
 
 
 def counter(text: str) -> float | None:
