@@ -12,6 +12,7 @@ _MARKERS = (
     (Phase.CONFIG, r"server_args=ServerArgs\("),
     (Phase.CONFIG, shared.USAGE_SHOWN),
     (Phase.CONFIG, shared.USAGE_REFUSED),
+    *((Phase.DOWNLOAD, pattern) for pattern in shared.DOWNLOADS),
     (Phase.DIST_INIT, r"Init torch distributed begin"),
     (Phase.DIST_INIT, r"\[Gloo\] Rank \d+ is connected to \d+ peer ranks"),
     (Phase.DIST_INIT, r"sglang is using nccl=="),
@@ -34,10 +35,11 @@ _MARKERS = (
     (Phase.BIND, r"Uvicorn running on"),
     (Phase.READY, r"The server is fired up and ready to roll"),
     (Phase.SERVING, r"Decode batch, #running-req"),
-    (Phase.SERVING, r'"POST /v1/(?:chat/)?completions HTTP/[\d.]+" 200'),
+    (Phase.SERVING, r'"POST /v1/(?:chat/)?completions HTTP/[\d.]+" \d{3}'),
 )
 
 _FRAMES = (
+    ("process_weights_after_loading (", Phase.POST_LOAD),
     ("init_piecewise_cuda_graphs (", Phase.GRAPH_CAPTURE),
     ("init_device_graphs (", Phase.GRAPH_CAPTURE),
     ("init_cuda_graph", Phase.GRAPH_CAPTURE),

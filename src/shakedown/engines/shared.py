@@ -75,6 +75,13 @@ NOT_A_CAUSE: tuple[str, ...] = (
     r"nanobind: leaked",
 )
 
+# The hub's progress bars, and the last frame of a failed download.
+DOWNLOADS: tuple[str, ...] = (
+    r"Fetching \d+ files: +\d+%",
+    r"\.safetensors: +\d+%",
+    r", in (?:snapshot_download|hf_hub_download)$",
+)
+
 # argparse and click refuse a command line with these, exit code 2.
 USAGE_REFUSED = r"^\S{1,80}: error: |^Error: No such (?:option|command)|^Usage: "
 USAGE_SHOWN = r"^usage: \S"

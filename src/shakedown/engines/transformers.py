@@ -11,11 +11,12 @@ from shakedown.engines import flags, shared
 _MARKERS = (
     (Phase.CONFIG, shared.USAGE_SHOWN),
     (Phase.CONFIG, shared.USAGE_REFUSED),
+    *((Phase.DOWNLOAD, pattern) for pattern in shared.DOWNLOADS),
     (Phase.WEIGHT_LOAD, r"\[transformers\] Loading \S"),
     (Phase.WEIGHT_LOAD, r"Loading (?:weights|checkpoint shards): +\d+%"),
     (Phase.BIND, r"INFO: +Started server process"),
     (Phase.READY, r"Application startup complete"),
-    (Phase.SERVING, r'"POST /v1/(?:chat/)?completions HTTP/[\d.]+" 200'),
+    (Phase.SERVING, r'"POST /v1/(?:chat/)?completions HTTP/[\d.]+" \d{3}'),
 )
 
 _ESSENTIAL = shared.words(

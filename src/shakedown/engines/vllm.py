@@ -14,13 +14,14 @@ _MARKERS = (
     (Phase.CONFIG, r"Using max model len \d"),
     (Phase.CONFIG, shared.USAGE_SHOWN),
     (Phase.CONFIG, shared.USAGE_REFUSED),
+    *((Phase.DOWNLOAD, pattern) for pattern in shared.DOWNLOADS),
     (Phase.DIST_INIT, r"Initializing a V1 LLM engine \("),
     (Phase.DIST_INIT, r"world_size=\d+ rank=\d+ local_rank=\d+ distributed_init_method="),
     (Phase.DIST_INIT, r"vLLM is using nccl=="),
     (Phase.WEIGHT_LOAD, r"Starting to load model"),
     (Phase.WEIGHT_LOAD, r"Loading model from scratch"),
     (Phase.WEIGHT_LOAD, r"Loading safetensors checkpoint shards: +\d+% Completed"),
-    (Phase.POST_LOAD, r"Loading weights took [\d.]+ seconds"),
+    (Phase.WEIGHT_LOAD, r"Loading weights took [\d.]+ seconds"),
     (Phase.POST_LOAD, r"Model loading took [\d.]+ GiB"),
     (Phase.COMPILE, r"Warming up model for the compilation"),
     (Phase.COMPILE, r"for vLLM's torch\.compile"),
@@ -31,6 +32,7 @@ _MARKERS = (
     (Phase.KV_CACHE, r"Available KV cache memory: -?[\d.]+ GiB"),
     (Phase.KV_CACHE, r"(?:Explicitly|Auto) set \([\d./]+\) GiB for KV cache"),
     (Phase.KV_CACHE, r"(?:GPU|CPU) KV cache size: [\d,]+ tokens"),
+    (Phase.KV_CACHE, r"KV cache is needed|for the cache blocks|on kv cache allocation"),  # refused
     (Phase.GRAPH_CAPTURE, r"Capturing (?:prefill |decode )?CUDA graphs? "),
     (Phase.GRAPH_CAPTURE, r"Capturing model for speculator"),
     (Phase.WARM_UP, r"Graph capturing finished in \d+ secs"),
@@ -39,10 +41,11 @@ _MARKERS = (
     (Phase.BIND, r"INFO: +Started server process"),
     (Phase.READY, r"Application startup complete"),
     (Phase.SERVING, r"Engine \d+: Avg prompt throughput"),
-    (Phase.SERVING, r'"POST /v1/(?:chat/)?completions HTTP/[\d.]+" 200'),
+    (Phase.SERVING, r'"POST /v1/(?:chat/)?completions HTTP/[\d.]+" \d{3}'),
 )
 
 _FRAMES = (
+    ("process_weights_after_loading (", Phase.POST_LOAD),
     ("flashinfer_autotune (", Phase.WARM_UP),
     ("kernel_warmup (", Phase.WARM_UP),
     ("initialize_kv_cache", Phase.KV_CACHE),
