@@ -40,11 +40,11 @@ _MARKERS = (
 
 _FRAMES = (
     ("process_weights_after_loading (", Phase.POST_LOAD),
-    ("init_piecewise_cuda_graphs (", Phase.GRAPH_CAPTURE),
     ("init_device_graphs (", Phase.GRAPH_CAPTURE),
-    ("init_cuda_graph", Phase.GRAPH_CAPTURE),
+    ("init_cuda_graphs (", Phase.GRAPH_CAPTURE),
+    ("init_decode_cuda_graph (", Phase.GRAPH_CAPTURE),
+    ("init_prefill_cuda_graph (", Phase.GRAPH_CAPTURE),
     ("cuda_graph_runner.py", Phase.GRAPH_CAPTURE),
-    ("kernel_warmup (", Phase.WARM_UP),
     ("_flashinfer_autotune (", Phase.WARM_UP),
     ("init_memory_pool (", Phase.KV_CACHE),
     ("init_torch_distributed (", Phase.DIST_INIT),
@@ -172,7 +172,7 @@ SGLANG = Engine(
         r"is still supported, but 'sglang serve' is the recommended|Example: sglang serve ",
     ),
     fatal=(
-        r"(?:Scheduler|DetokenizerManager|TokenizerManager|DataParallelController) hit an exception",
+        r"\b(?:Scheduler|[A-Z]\w{1,40}(?:Manager|Controller|Router)) hit an exception",
         r"Rank \d+ scheduler died",
         r"Initialization failed\. (?:warmup error|Please see)",
         shared.USAGE_REFUSED,
