@@ -20,8 +20,8 @@ REDACTED = "[redacted]"
 _SHORTEST_VALUE = 6  # below it a value ("1", "test") occurs in honest text
 _SHORTEST_LOOSE = 12  # up to it a value is taken only as a whole word
 
-_STEM = re.compile("SECRET|PASSWORD|PASSWD|PASSPHRASE|CREDENTIAL|APIKEY|AUTHORIZATION")
-_WORD = re.compile(r"KEYS?|\w*TOKEN|PAT|AUTH|COOKIES?|SIGNATURE|SIG|DSN|PWD")
+_STEM = re.compile("SECRET|PASSWORD|PASSWD|PASSPHRASE|CREDENTIAL|APIKEY|AUTHORIZATION|COOKIE")
+_WORD = re.compile(r"KEYS?|\w*TOKEN|PAT|AUTH|SIGNATURE|SIG|DSN|PWD")
 _BEFORE_KEY = re.compile("API|ACCESS|PRIVATE|AUTH|SIGNING|ENCRYPTION|ACCOUNT|MASTER|LICENSE|SSH")
 _BEFORE_TOKEN = re.compile(
     "HF|HUB|HUGGINGFACE|ACCESS|AUTH|API|BEARER|REFRESH|SESSION|G(IT)?H(UB)?|GITLAB|BOT"
@@ -51,8 +51,9 @@ _HINTED = re.compile(  # looking for hints first is 6 times faster than judging 
 )
 _FLAG = re.compile(r"(?<![\w-])(?P<name>--[A-Za-z][\w-]{1,63}+)(?:[\"'],?)?[ \t]{1,2}+(?!-)")
 _QUOTED = re.compile(r"(?P<q>\\{0,3}[\"'])(?P<value>(?:(?!(?P=q))[^\n]){0,4096}+)")
-_BARE = re.compile(r"(?P<value>(?:(?:Bearer|Basic|Token)[ \t]{1,2})?[^\s,;&|)\]}\"'<>\\]{1,4096}+)")
-_REST_OF_LINE = re.compile(r"(?P<value>[^\n]{1,4096}+)")
+_BARE = re.compile(r"(?P<value>(?:(?:Bearer|Basic|Token)[ \t]{1,2})?[^\s,;&|)\]}\"'<>\\]{1,256}+)")
+_BARE_REST = re.compile(r"[^\s,;&|)\]}\"'<>\\]*+")
+_REST_OF_LINE = re.compile(r"(?P<value>[^\n]*+)")
 
 _SHAPES = tuple(
     (needle, re.compile(pattern))
@@ -120,7 +121,7 @@ def _given_is_secret(name: str, value: str) -> bool:
 def _written_is_secret(name: str, value: str) -> bool:
     """For `name: value` in prose, where "Missing key: model.layers.0" must stay readable."""
     judged = _judge_name(name)
-    if judged is _Name.PLAIN or _HARMLESS.fullmatch(value) or value.startswith(REDACTED):
+    if judged is _Name.PLAIN or _HARMLESS.fullmatch(value) or value.startswith(REDACTED[:-1]):
         return False
     if value.strip("[]") == name.upper().replace("-", "_"):  # `--api-key API_KEY` of a help text
         return False
@@ -130,6 +131,8 @@ def _written_is_secret(name: str, value: str) -> bool:
 
 
 def _values_at(text: str, start: int, name: str) -> Iterator[re.Match[str]]:
+    if text.startswith(REDACTED, start):
+        return
     if "ookie" in name.lower() and (found := _REST_OF_LINE.match(text, start)):
         yield found
     elif text[start : start + 1] in ("[", "("):  # `'api_key': ['a', 'b']`
@@ -144,25 +147,28 @@ def _values_at(text: str, start: int, name: str) -> Iterator[re.Match[str]]:
         yield found
 
 
-def _named_pairs(text: str) -> Iterator[re.Match[str]]:
+def _assigned(text: str) -> Iterator[re.Match[str]]:
     for hint in _HINTED.finditer(text):
         start, floor = hint.start(), max(0, hint.start() - 64)
         while start > floor and (text[start - 1].isalnum() or text[start - 1] in "_.-"):
             start -= 1
         if pair := _ASSIGNED.match(text, start):
             yield pair
-    if "--" in text:
-        yield from _FLAG.finditer(text)
 
 
 def _named_spans(text: str) -> Iterator[tuple[int, int]]:
-    for pair in _named_pairs(text):
-        name = pair["name"].lstrip("-")
-        if _judge_name(name) is _Name.PLAIN:
-            continue
-        for value in _values_at(text, pair.end(), name):
-            if _written_is_secret(name, value["value"]):
-                yield value.span("value")
+    for pairs in (_assigned(text), _FLAG.finditer(text) if "--" in text else ()):
+        covered = 0  # what was found secret is not searched again: it may be made to take for ever
+        for pair in pairs:
+            name = pair["name"].lstrip("-")
+            if pair.start() < covered or _judge_name(name) is _Name.PLAIN:
+                continue
+            for value in _values_at(text, pair.end(), name):
+                if _written_is_secret(name, value["value"]):
+                    start, covered = value.span("value")
+                    if "q" not in value.re.groupindex and (rest := _BARE_REST.match(text, covered)):
+                        covered = rest.end()
+                    yield start, covered
 
 
 def _shaped_spans(text: str) -> Iterator[tuple[int, int]]:

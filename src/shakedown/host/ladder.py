@@ -46,6 +46,7 @@ def bring_down(
             _wait(family, min(_AFTER_LEADER_S, began + grace_s - time.monotonic()), turn, hurried)
         family.look()
         family.signal(signal.SIGTERM)
+        family.signal(signal.SIGCONT)  # who is stopped cannot listen
         _wait(family, min(_ASK_ALL_S, grace_s), turn, hurried)
     return _kill(family, turn)
 

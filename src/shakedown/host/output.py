@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import sys
 from pathlib import Path
 
 from shakedown.host.scrub import Scrubber
@@ -25,23 +26,38 @@ class RawOutput:
         self.descriptor = _open_nameless(folder)
         self._consumed = 0
         self._punched = 0
+        self._can_punch = False
+        self._size = 0
+        self._last = b""  # what was consumed since the last hole
         self._fallocate = ctypes.CDLL(None, use_errno=True).fallocate
         self._fallocate.argtypes = [ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int64]
 
     def waiting_bytes(self) -> int:
         size = os.fstat(self.descriptor).st_size
-        if size < self._consumed:  # the server opened /dev/stderr with O_TRUNC, as `> /dev/stderr` does
-            self._consumed = self._punched = 0
+        if size != self._size:
+            if size < self._consumed or self._is_rewritten():
+                self._consumed = self._punched = 0
+                self._last = b""
+            self._size = size
         return size - self._consumed
 
     def take(self) -> bytes:
         """The next bytes, at most 1 MiB. Their blocks go back to the file system."""
         taken = os.pread(self.descriptor, _READ_BYTES, self._consumed) if self.waiting_bytes() else b""
+        self._last += taken
         self._advance(len(taken))
         return taken
 
     def skip(self, count: int) -> None:
+        self._last = b""
         self._advance(count)
+
+    def _is_rewritten(self) -> bool:
+        """Whether the file was emptied and written anew, as `echo … > /dev/stderr` in a start script does."""
+        if self._can_punch and self._punched and _first_data(self.descriptor) < self._punched:
+            return True
+        before = os.pread(self.descriptor, len(self._last), self._consumed - len(self._last))
+        return before != self._last
 
     def _advance(self, count: int) -> None:
         self._consumed += count
@@ -49,6 +65,8 @@ class RawOutput:
         if done > self._punched:
             self._fallocate(self.descriptor, _KEEP_SIZE_PUNCH_HOLE, self._punched, done - self._punched)
             self._punched = done
+            self._can_punch = _first_data(self.descriptor) >= done
+        self._last = self._last[-(self._consumed - done) :] if self._consumed > done else b""
 
 
 class RedactedLog:
@@ -66,6 +84,11 @@ class RedactedLog:
         self._segment_start = 0
         self.problem: str | None = None
         self._descriptor = _create(folder / _HEAD)
+
+    @property
+    def has_head(self) -> bool:
+        """The first half is written, so a flood cannot push out how it began."""
+        return self._segment_start > 0
 
     def add(self, raw: bytes) -> None:
         self._write(self._scrubber.feed(raw))
@@ -101,10 +124,17 @@ class RedactedLog:
             path.unlink()
 
 
+def _first_data(descriptor: int) -> int:
+    try:
+        return os.lseek(descriptor, 0, os.SEEK_DATA)
+    except OSError:  # ENXIO: nothing but a hole
+        return sys.maxsize
+
+
 def drain(raw: RawOutput, log: RedactedLog, *, most_bytes: int, skip_above_bytes: int) -> int:
     """Move up to `most_bytes` from raw to log. A backlog beyond any hope is skipped, and said so."""
     backlog = raw.waiting_bytes()
-    if backlog > skip_above_bytes:
+    if backlog > skip_above_bytes and log.has_head:
         missing = backlog - skip_above_bytes // 2
         raw.skip(missing)
         log.note_gap(missing)

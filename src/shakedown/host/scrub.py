@@ -12,6 +12,7 @@ from shakedown.redact import REDACTED, Redactor, strip_controls
 LONGEST_LINE = 64 * 1024
 _CUT_MARK = " [line cut]"
 _LONGEST_SHAPE = 8 * 1024  # a web token or a key block that begins just before the cut
+_REDRAWS = re.compile(rb"(?:(?<=\n)|\A)\r+(?!\n)")  # a bar that begins at the left ends no line
 _RETURNS = re.compile(rb"\r+\n?")
 _KEY_BODY = re.compile(r"[A-Za-z0-9+/= \t]{0,256}")
 _KEY_BEGIN = re.compile(r"-----BEGIN [A-Z ]{0,40}PRIVATE KEY-----")
@@ -32,10 +33,8 @@ class Scrubber:
 
     def feed(self, chunk: bytes) -> bytes:
         data = self._unfinished + chunk
-        if data.startswith(b"\r") and data[1:2] not in (b"", b"\n"):
-            data = data[1:]  # a bar redraws itself from the left: no line has ended
         held = b"\r" if data.endswith(b"\r") else b""  # its newline may be in the next chunk
-        data = _RETURNS.sub(b"\n", data.removesuffix(b"\r"))
+        data = _RETURNS.sub(b"\n", _REDRAWS.sub(b"", data.removesuffix(b"\r")))
         finished, newline, self._unfinished = data.rpartition(b"\n")
         out = self._scrub(finished) if newline else b""
         if len(self._unfinished) > self._window:

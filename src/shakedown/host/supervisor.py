@@ -135,7 +135,7 @@ class Supervisor:
         self._behind = self._drain(most_bytes=_DRAIN_BYTES) >= _DRAIN_BYTES
         changed = self._reap()
         now = time.monotonic()
-        if now - self._looked_s >= _LOOK_S:
+        if changed or now - self._looked_s >= _LOOK_S:  # who lives on without the leader is news too
             changed |= self._look(thorough=now - self._judged_s >= _LOOK_AGAIN_S)
             changed |= self._sample_shm(only_when_due=True)
         if self._log.problem != self._state.problem:
@@ -276,6 +276,7 @@ def _answer(answer: dict[str, Any]) -> None:
 def main() -> None:
     """Standard input: the spec as one line of JSON, then orders, one a line."""
     os.chdir("/")
+    os.closerange(3, 1 << 16)  # a pipe of the terminal's or the CI's that we held open would keep it waiting
     ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     spec = _read_spec()
     spec["open_files"] = _raise_open_files()

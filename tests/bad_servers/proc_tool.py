@@ -1,0 +1,23 @@
+"""Our tool, to be killed in the middle: starts a launch, says where its processes are, and waits.
+
+usage: proc_tool.py RUN_FOLDER plain|detach|disarm CMD…
+"""
+
+import os
+import sys
+import time
+from pathlib import Path
+
+from shakedown.core import Launch
+from shakedown.host.local import LocalHost
+
+folder, mode, *argv = sys.argv[1:]
+host = LocalHost()
+run = host.start(
+    Launch(argv=tuple(argv), env=dict(os.environ), cwd=Path.cwd()), Path(folder), detach=mode == "detach"
+)
+if mode == "disarm":
+    host.disarm(run)
+print("started", flush=True)
+while True:
+    time.sleep(60)

@@ -1,0 +1,200 @@
+"""Ending a run: all of it, whatever it does, and nobody else."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+from host_runs import BAD_SERVERS, family_in, is_alive, launch_of, wait_for
+
+from shakedown.host import procfs
+from shakedown.host.local import LocalHost
+
+
+@pytest.fixture(params=[True, False], ids=["cgroup", "pidfds"])
+def host(request):
+    return LocalHost(cgroups=request.param)
+
+
+@pytest.fixture
+def places(tmp_path):
+    (tmp_path / "family").mkdir()
+    return tmp_path / "run", tmp_path / "family"
+
+
+@pytest.fixture
+def bystander(tmp_path):
+    """A family of the same program, command line but for the folder, and user: not ours to end."""
+    folder = tmp_path / "bystander"
+    folder.mkdir()
+    leader = subprocess.Popen([sys.executable, str(BAD_SERVERS / "proc_family.py"), str(folder)])
+    family = family_in(folder)
+    yield family
+    assert all(is_alive(process) for process in family.values())
+    for process in family.values():
+        os.kill(process.pid, signal.SIGKILL)
+    leader.wait()
+
+
+def test_everything_goes_and_the_bystander_stays(host, places, bystander):
+    run = host.start(launch_of("proc_family.py", places[1]), places[0])
+    family = family_in(places[1])
+    assert family["leader"] == run.leader
+    ending = host.end(run, grace_s=0)
+    assert not any(is_alive(process) for process in family.values())
+    assert ending.left == ()
+    assert not is_alive(run.supervisor)
+
+
+def test_the_family_of_a_killed_leader_is_still_ours(host, places, bystander):
+    run = host.start(launch_of("proc_family.py", places[1]), places[0])
+    family = family_in(places[1])
+    os.kill(run.leader.pid, signal.SIGKILL)
+    ended = wait_for(lambda: host.exit_of(run))
+    assert (ended.code, ended.signal) == (None, signal.SIGKILL)
+    assert {sample.pid for sample in host.processes(run)} >= {family["plain"].pid, family["daemon"].pid}
+    host.end(run, grace_s=0)
+    assert not any(is_alive(process) for process in family.values())
+
+
+def test_a_leader_that_leaves_is_recorded_and_what_it_left_is_ended(host, places):
+    run = host.start(launch_of("proc_family.py", places[1], "--quit", 3), places[0])
+    ended = wait_for(lambda: host.exit_of(run))
+    assert (ended.code, ended.signal) == (3, None)
+    left = [int((places[1] / role).read_text()) for role in ("plain", "stopped", "daemon")]
+    assert all(procfs.read_stat(pid) for pid in left)
+    ending = host.end(run, grace_s=0.2)
+    assert ending.forced
+    assert not any((stat := procfs.read_stat(pid)) and not stat.is_dead for pid in left)
+
+
+def test_who_does_not_listen_to_term_is_killed_after_the_grace(host, places, bystander):
+    run = host.start(launch_of("proc_family.py", places[1], "--deaf"), places[0])
+    family = family_in(places[1])
+    ending = host.end(run, grace_s=0.3)
+    assert ending.forced
+    assert ending.seconds >= 0.3
+    assert not any(is_alive(process) for process in family.values())
+
+
+def test_a_server_that_goes_when_asked_is_not_killed(host, places):
+    run = host.start(launch_of("proc_listen.py"), places[0])
+    wait_for(lambda: b"port" in host.read_log(run, 0)[0])
+    ending = host.end(run, grace_s=15)
+    assert not ending.forced
+    assert ending.seconds < 15
+    assert host.exit_of(run).signal == signal.SIGTERM
+
+
+def test_a_storm_of_forks_is_ended(host, places):
+    run = host.start(launch_of("proc_storm.py", 4), places[0])
+    wait_for(lambda: b"storming" in host.read_log(run, 0)[0])
+    ending = host.end(run, grace_s=0)
+    assert ending.left == ()
+    session = run.leader.pid
+    stats = filter(None, map(procfs.read_stat, procfs.list_pids()))
+    assert [stat for stat in stats if stat.session == session and not stat.is_dead] == []
+
+
+def test_a_killed_supervisor_leaves_nothing_unended(host, places, bystander):
+    run = host.start(launch_of("proc_family.py", places[1], "--deaf"), places[0])
+    family = family_in(places[1])
+    wait_for(lambda: len(host.processes(run)) == 4)
+    os.kill(run.supervisor.pid, signal.SIGKILL)
+    wait_for(lambda: not is_alive(run.supervisor))
+    assert host.exit_of(run) is None
+    host.end(run, grace_s=0)
+    assert not any(is_alive(process) for process in family.values())
+    assert host.exit_of(run) is not None
+
+
+def test_ending_twice_is_fine(host, places):
+    run = host.start(launch_of("proc_family.py", places[1]), places[0])
+    family_in(places[1])
+    first = host.end(run, grace_s=0)
+    again = host.end(run, grace_s=0)
+    assert (first.left, again.left) == ((), ())
+
+
+def start_tool(places, mode, *arguments):
+    argv = [sys.executable, str(BAD_SERVERS / "proc_tool.py"), str(places[0]), mode]
+    program = [sys.executable, str(BAD_SERVERS / "proc_family.py"), str(places[1]), *arguments]
+    tool = subprocess.Popen([*argv, *program], stdout=subprocess.PIPE)
+    with tool.stdout:
+        assert tool.stdout.readline() == b"started\n"
+    return tool
+
+
+def test_the_run_of_a_killed_tool_is_ended(places, bystander):
+    tool = start_tool(places, "plain")
+    family = family_in(places[1])
+    run = LocalHost().attach_run(places[0])
+    tool.kill()
+    tool.wait()
+    wait_for(lambda: not any(is_alive(process) for process in (*family.values(), run.supervisor)))
+
+
+@pytest.mark.parametrize("mode", ["detach", "disarm"])
+def test_a_run_let_go_of_outlives_the_tool_and_is_ended_from_its_folder(mode, places, bystander):
+    tool = start_tool(places, mode, "--deaf")
+    family = family_in(places[1])
+    tool.kill()
+    tool.wait()
+    time.sleep(0.5)
+    host = LocalHost()
+    run = host.attach_run(places[0])
+    assert all(is_alive(process) for process in (*family.values(), run.supervisor))
+    ending = host.end(run, grace_s=0.1)
+    assert ending.left == ()
+    assert not any(is_alive(process) for process in (*family.values(), run.supervisor))
+
+
+def test_a_run_let_go_of_needs_no_supervisor_once_everything_exited(places):
+    host = LocalHost()
+    run = host.start(launch_of("proc_family.py", places[1], "--quit", 0), places[0], detach=True)
+    wait_for(lambda: host.exit_of(run))
+    for role in ("plain", "stopped", "daemon"):
+        os.kill(int((places[1] / role).read_text()), signal.SIGKILL)
+    wait_for(lambda: not is_alive(run.supervisor))
+    assert host.end(run, grace_s=0).left == ()
+
+
+def test_shared_memory_of_the_run_is_swept_and_no_other(host, places):
+    name = f"shakedown-test-{os.getpid()}-{time.monotonic_ns()}"
+    foreign = f"/dev/shm/{name}-foreign"
+    with open(foreign, "w"):
+        pass
+    try:
+        run = host.start(launch_of("proc_shm.py", name), places[0])
+        wait_for(lambda: b"made" in host.read_log(run, 0)[0])
+        ending = host.end(run, grace_s=0)
+        assert ending.swept_shm == (f"/dev/shm/{name}-mapped", f"/dev/shm/{name}-open")
+        assert [path for path in os.listdir("/dev/shm") if path.startswith(name)] == [f"{name}-foreign"]
+    finally:
+        os.unlink(foreign)
+
+
+def test_shared_memory_somebody_else_maps_is_kept(host, places):
+    name = f"shakedown-test-{os.getpid()}-{time.monotonic_ns()}"
+    run = host.start(launch_of("proc_shm.py", name), places[0])
+    wait_for(lambda: b"made" in host.read_log(run, 0)[0])
+    with open(f"/dev/shm/{name}-open"):
+        ending = host.end(run, grace_s=0)
+        assert ending.swept_shm == (f"/dev/shm/{name}-mapped",)
+    os.unlink(f"/dev/shm/{name}-open")
+
+
+def test_a_handle_of_another_boot_signals_nobody(places):
+    host = LocalHost()
+    run = host.start(launch_of("proc_family.py", places[1]), places[0])
+    family = family_in(places[1])
+    state = places[0] / "state.json"
+    written = state.read_text()
+    state.write_text(written.replace(procfs.boot_id(), "another-boot"))
+    stranger = LocalHost()
+    assert stranger.end(stranger.attach_run(places[0]), grace_s=0).left == ()
+    assert all(is_alive(process) for process in family.values())
+    state.write_text(written)
+    host.end(run, grace_s=0)
