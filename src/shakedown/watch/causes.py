@@ -205,6 +205,8 @@ def describe_exit(exit_: Exit) -> str:
         name = SIGNALS.get(exit_.signal, f"signal {exit_.signal}")
         guess = ": out of memory, or somebody killed it" if exit_.signal == 9 else ""
         return f"killed by signal {exit_.signal} ({name}){guess}"
+    if exit_.code is None:
+        return "ended, and nobody was left to see how"
     if exit_.code == 0:
         return "exited with code 0 although it should serve"
     return f"exited with code {exit_.code} and named no cause"

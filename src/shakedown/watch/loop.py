@@ -32,7 +32,7 @@ from shakedown.watch.situation import Decision, Limits, Situation, State, budget
 from shakedown.watch.stacks import phase_of
 
 KEPT_LINES = 5000
-FEEDS_PER_STEP = 8
+FEEDS_PER_STEP = 4
 LAST_FEEDS = 500  # once the leader has exited, its last words are wanted at once
 
 

@@ -6,6 +6,7 @@ It never raises for a reading that failed: what could not be read is kept and to
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 from shakedown.core import Engine, Evidence, Frame, GpuUse, Host, Listener, Missing, Phase, ProcessSample, Run
@@ -37,6 +38,7 @@ METER_AFTER_S = 3.0  # sockets and GPU cost more than /proc: they are read only 
 METER_EVERY_S = 4.0
 PORT_EVERY_S = 2.0
 SLOW_ROUND_S = 15.0  # between stacks once the first rounds decided nothing
+GIVE_UP_AFTER = 3  # failed looks at one process in one silence
 STACKS_PER_ROUND = 24  # a compile pool has hundreds of sleeping children
 
 
@@ -66,6 +68,7 @@ class Readings:
         self._gpu_use: dict[int, GpuUse] = {}
         self._stack_memory = StackMemory()
         self._traits: dict[int, _Traits] = {}
+        self._unreadable: dict[int, int] = {}
         self._ranks: dict[int, str] = {}
         self._missing: dict[str, tuple[str, float]] = {}
         self._metered_s = self._port_s = float("-inf")
@@ -131,20 +134,24 @@ class Readings:
             return False
         if not self._round_s:
             return True
-        over = quiet_s >= budget_s
-        if not over and self._limits.expected is None and budget_s - quiet_s > self._limits.round_s:
-            return now_s - self._round_s[-1] >= self._limits.quiet_s
+        since_s = now_s - self._round_s[-1]
+        if quiet_s < budget_s:  # one look is enough to compare with, unless a known failure is looked for
+            return self._limits.expected is not None and since_s >= self._limits.quiet_s
+        if not self._rounds_over_s:
+            return True
         settled = len(self._rounds_over_s) >= 2 * self._limits.rounds
-        return now_s - self._round_s[-1] >= (SLOW_ROUND_S if settled else self._limits.round_s)
+        return since_s >= (SLOW_ROUND_S if settled else self._limits.round_s)
 
     def _read_stacks(self, now_s: float, *, suspicious: bool) -> Iterator[Progress]:
-        memories = sorted(self._book.memories.values(), key=lambda m: -m.sample.rss_bytes)
-        for memory in memories[:STACKS_PER_ROUND]:
+        looked_at = [m for m in self._book.memories.values() if self._can_be_read(m)]
+        looked_at = sorted(looked_at, key=lambda m: -m.sample.rss_bytes)[:STACKS_PER_ROUND]
+        # Each look may take its whole deadline where a process is stuck; they must not add up.
+        with ThreadPoolExecutor(max_workers=4) as pool:
+            dumps = list(pool.map(self._host.stacks, [m.sample.pid for m in looked_at]))
+        for memory, dump in zip(looked_at, dumps, strict=True):
             pid = memory.sample.pid
-            if memory.compiles or memory.sample.state == "T":  # a stopped process answers no debugger
-                continue
-            dump = self._host.stacks(pid)
             if isinstance(dump, Missing):
+                self._unreadable[pid] = self._unreadable.get(pid, 0) + 1
                 self._miss(Missing(what=f"stack of {memory.sample.name} {pid}", why=dump.why), now_s)
                 continue
             frames = main_frames(dump)
@@ -155,6 +162,11 @@ class Readings:
                 native = self._host.stacks(pid, native=True)
                 leaf = frames if isinstance(native, Missing) else main_frames(native)
             self._traits[pid] = self._classify(frames, leaf)
+
+    def _can_be_read(self, memory: Memory) -> bool:
+        """A stopped process answers no debugger, a compiler has no Python stack, nor has a shell."""
+        hopeless = self._unreadable.get(memory.sample.pid, 0) >= GIVE_UP_AFTER
+        return not (memory.compiles or memory.sample.state == "T" or hopeless)
 
     def _classify(self, frames: tuple[Frame, ...], leaf: tuple[Frame, ...]) -> _Traits:
         """Once per stack, not once per step: a stack has 25 frames and the lists 60 fragments."""
@@ -173,6 +185,7 @@ class Readings:
         if not keep:
             self._round_s.clear()
             self._traits.clear()
+            self._unreadable.clear()
             self._stack_memory.forget(now_s)
 
     # --- what the readings come to ----------------------------------------------------------------------
@@ -212,11 +225,11 @@ class Readings:
             name=sample.name,
             state=sample.state,
             state_s=memory.state_s(now_s),
-            wchan=sample.wchan,
+            wchan="" if sample.wchan == "0" else sample.wchan,
             cpu_share=memory.cpu_share(),
             frames=seen.frames,
             tracker=seen.tracker or _looks_like_tracker(sample),
-            waits=seen.waits or "do_wait" in sample.wchan,
+            waits=seen.waits or sample.wchan == "do_wait",  # for a child, as a shell does
             computes=seen.computes,
             spins=seen.spins,
             gpu_busy=use is not None and bool(use.utilisation_percent),

@@ -19,8 +19,11 @@ _PLUMBING = (
     "tracing/otel.py", "c10d_logger.py", "utils/_contextlib.py",
 )  # fmt: skip
 _TRACKERS = ("multiprocessing/resource_tracker.py", "multiprocessing/forkserver.py", "compile_worker/")
-# A front end or an event loop that idles is waiting for others by its nature.
-_IDLE = ("serve (uvicorn/server.py", "run_forever (asyncio/", "Runner.run (asyncio/")
+# A front end's event loop and a parent that joins wait for others by their nature.
+_IDLE = (
+    "serve (uvicorn/server.py", "run_forever (asyncio/", "Runner.run (asyncio/", "wait (subprocess.py",
+    "join (multiprocessing/process.py", "poll (multiprocessing/popen_",
+)  # fmt: skip
 # One call in here may keep a core busy for half an hour without a sign.
 _COMPUTES = (
     "torch/_inductor/", "torch/_dynamo/", "torch/_functorch/", "torch/utils/cpp_extension.py",
@@ -88,7 +91,7 @@ def is_tracker(frames: tuple[Frame, ...]) -> bool:
 
 def waits_for_other(frames: tuple[Frame, ...], engine: Engine) -> bool:
     """Whether a process is in a frame in which it waits for another process of its own launch."""
-    return any_in(frames, engine.waits_for_child) or any_in(frames[:2], _IDLE)
+    return any_in(frames, engine.waits_for_child) or any_in(frames[:3], _IDLE)
 
 
 def computes(frames: tuple[Frame, ...], engine: Engine) -> bool:
