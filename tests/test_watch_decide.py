@@ -224,6 +224,12 @@ def test_a_fatal_line_with_no_progress_after_it_is_crashed_and_not_hung():
     assert decide(replace(s, quiet_s=1), LIMITS).verdict is None
 
 
+def test_a_launch_that_lived_on_after_a_fatal_line_gets_its_whole_budget():
+    s = silent(asleep(1), fatal=error("x.cu: error: no such thing", at_s=10), quiet_s=29, rounds_over=0)
+    assert decide(s, LIMITS).verdict is None
+    assert decide(replace(s, quiet_s=41, rounds_over=3), LIMITS).verdict is Verdict.CRASHED
+
+
 def test_a_rank_that_died_is_a_crash_although_the_others_go_on():
     s = silent(asleep(1), error=error("OutOfMemoryError: no"), fatal=error("Worker failed"), quiet_s=0)
     assert decide(s, LIMITS).verdict is None

@@ -22,6 +22,8 @@ from shakedown.watch.situation import (
 from shakedown.watch.stacks import fingerprint as stack_fingerprint
 from shakedown.watch.stacks import meaningful, show
 
+LIVED_ON_S = 30.0  # progress this long after a "fatal" line: others go on, or it was not fatal
+
 
 def decide(s: Situation, limits: Limits) -> Decision:
     """The one question: moving, quiet, suspect, or over?"""
@@ -67,7 +69,8 @@ def _died_inside(s: Situation, limits: Limits) -> Decision | None:
     since_s = s.now_s - s.fatal.at_s
     # A process that burns CPU after its last words is tearing down: one took 8 s from usage error to exit.
     patience = 3 if any(p.busy for p in _living(s)) else 1
-    settled = min(s.quiet_s, since_s) >= patience * limits.settle_s
+    refuted = s.now_s - s.quiet_s > s.fatal.at_s + LIVED_ON_S
+    settled = not refuted and min(s.quiet_s, since_s) >= patience * limits.settle_s
     # Other ranks may go on loading for half an hour beside the dead one.
     dead = since_s >= 3 * limits.settle_s and _is_gone(s, s.fatal)
     return _crashed(s, exited=False) if settled or dead else None
@@ -149,7 +152,7 @@ def _silent(s: Situation, limits: Limits) -> Decision:
         return _slow(s, suspect, "the GPU works in a known long computation")
     if not suspect.frames and not suspect.blocked and s.quiet_s < 2 * s.budget_s:
         return Decision(state=State.SUSPECT, suspect=_as_suspect(suspect), note="its stack cannot be read")
-    if s.error is not None and _is_gone(s, s.error) and _last_words(s):
+    if s.fatal is not None or (s.error is not None and _is_gone(s, s.error) and _last_words(s)):
         return _crashed(s, exited=False)
     if suspect.blocked:
         text = f"{suspect.name} waits for I/O that does not come{_in(suspect)}"
