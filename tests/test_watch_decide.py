@@ -218,7 +218,7 @@ def error(text: str, at_s: float = 59, **changed) -> LoggedError:
 
 def test_a_fatal_line_with_no_progress_after_it_is_crashed_and_not_hung():
     cause = error("ValueError: no weights")
-    s = silent(asleep(1), error=cause, fatal=error("worker failed to start"), last_error_s=59, quiet_s=6)
+    s = silent(asleep(1), error=cause, fatal=error("worker failed", 92), last_error_s=92, quiet_s=6)
     decision = decide(s, LIMITS)
     assert (decision.verdict, decision.cause, decision.exited) == (Verdict.CRASHED, cause.text, False)
     assert decide(replace(s, quiet_s=1), LIMITS).verdict is None
