@@ -109,19 +109,15 @@ def report(id: str, kind: str, output: Path | None, ledger: Path | None) -> None
 
 
 @cli.command()
-@click.argument("id", required=False)
-@click.option("--pid", type=click.IntRange(2), help="A foreign process: show its tree, end it after --yes.")
-@click.option("--yes", is_flag=True, help="Really end the tree of --pid.")
+@click.argument("id")
 @click.option("--dry-run", is_flag=True, help="Print what would be signalled; signal nothing.")
 @ledger_option
 @json_option
-def stop(
-    id: str | None, pid: int | None, yes: bool, dry_run: bool, ledger: Path | None, as_json: bool
-) -> None:
-    """End what a run of ours left, or exactly the tree of one foreign process."""
+def stop(id: str, dry_run: bool, ledger: Path | None, as_json: bool) -> None:
+    """End what a run or search of ours left running."""
     from shakedown.jobs.stop import stop_job
 
-    finish("stop", as_json, lambda: stop_job(ledger, id, pid=pid, yes=yes, dry_run=dry_run))
+    finish("stop", as_json, lambda: stop_job(ledger, id, dry_run=dry_run))
 
 
 @cli.command()

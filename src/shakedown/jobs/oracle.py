@@ -1,0 +1,96 @@
+"""Answers a search's questions by launches, or from the ledger where one was answered before.
+
+It never chooses an experiment.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+
+from shakedown.core import Experiment, Factor, Host, Outcome, Signature
+from shakedown.errors import BudgetSpent
+from shakedown.isolate.factors import apply, with_debug_logging
+from shakedown.jobs.reading import Reading
+from shakedown.jobs.request import LaunchRequest
+from shakedown.jobs.result import Talk
+from shakedown.jobs.trials import looking_on, noted_variables, occasion_of, subject_of
+from shakedown.ledger import Ledger
+from shakedown.trial import run_recorded
+
+CUT = "cut"  # the fingerprint of a launch that ran out of time
+
+
+class TrialOracle:
+    """One search's oracle. `deadline_s` bounds this sitting, `max_launches` the whole search."""
+
+    def __init__(
+        self,
+        ledger: Ledger,
+        host: Host,
+        reading: Reading,
+        request: LaunchRequest,
+        factors: tuple[Factor, ...],
+        search_id: str,
+        talk: Talk,
+        *,
+        max_launches: int,
+    ) -> None:
+        self._ledger, self._host, self._talk = ledger, host, talk
+        self._reading, self._request, self._factors = reading, request, factors
+        self._search_id = search_id
+        self._max_launches = max_launches
+        self._began_s = time.monotonic()
+        self._expected: Signature | None = None
+        self._asked = 0
+        self.recalled_s = 0.0
+        self.noted_env = noted_variables(reading) | {name for f in factors for name, _ in f.add_env}
+
+    def __call__(self, experiment: Experiment) -> Outcome:
+        self._asked += 1
+        outcome = self._ledger.recall(self._search_id, experiment)
+        if outcome is None:
+            outcome = self._launch(experiment)
+        else:
+            self.recalled_s += outcome.seconds
+            self._talk.say(f"launch {self._asked}: known from {outcome.trial_id}")
+        self._expected = self._expected or outcome.judgement.signature
+        return outcome
+
+    @property
+    def seconds(self) -> float:
+        """Of all sittings."""
+        return time.monotonic() - self._began_s + self.recalled_s
+
+    def _left_s(self) -> float | None:
+        if self._request.deadline_s is None:
+            return None
+        return self._request.deadline_s - (time.monotonic() - self._began_s)
+
+    def _launch(self, experiment: Experiment) -> Outcome:
+        left_s = self._left_s()
+        if self._asked > self._max_launches or (left_s is not None and left_s <= 0):
+            raise BudgetSpent(f"{self._asked - 1} launches and {self.seconds:.0f} s are spent")
+        launch = apply(self._reading.command.launch, self._factors, experiment)
+        if experiment.debug:
+            launch = with_debug_logging(launch, self._reading.command.engine)
+        purpose = experiment.purpose.value.replace("_", " ")
+        title = f"launch {self._asked}: {purpose}"
+        self._talk.say(f"{title}: {experiment.reason}")
+        subject = subject_of(
+            self._reading,
+            self._request,
+            self._ledger,
+            title=title,
+            deadline_s=left_s,
+            launch=launch,
+            expected=self._expected,
+        )
+        occasion = replace(
+            occasion_of(self._reading, self.noted_env), search_id=self._search_id, experiment=experiment
+        )
+        record = run_recorded(self._ledger, self._host, subject, occasion, looking_on(self._talk, title))
+        assert record.judgement is not None
+        if record.judgement.fingerprint == CUT:
+            raise BudgetSpent(f"{title} was cut by the deadline")
+        return Outcome(trial_id=record.id, judgement=record.judgement, seconds=record.seconds or 0.0)

@@ -1,0 +1,57 @@
+"""What tests of whole commands share: the program as a user starts it, on ledgers of their own."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Said:
+    """What one command printed, and its exit code."""
+
+    code: int
+    document: dict[str, Any]
+    stderr: str
+
+
+Shakedown = Callable[..., Said]
+
+
+@pytest.fixture()
+def shakedown(tmp_path: Path) -> Shakedown:
+    """`shakedown(command, *options, launch=argv, env=changes)`: runs it with --json on a ledger in tmp_path."""
+
+    def run(
+        *words: str, launch: Sequence[str] = (), env: Mapping[str, str] | None = None, timeout_s: float = 600
+    ) -> Said:
+        argv = [sys.executable, "-m", "shakedown", *words, "--ledger", str(tmp_path / "ledger.db"), "--json"]
+        done = subprocess.run(
+            [*argv, "--", *launch] if launch else argv,
+            env={**os.environ, **(env or {})},
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            timeout=timeout_s,
+            stdin=subprocess.DEVNULL,
+        )
+        assert done.stdout, done.stderr
+        return Said(code=done.returncode, document=json.loads(done.stdout), stderr=done.stderr)
+
+    return run
+
+
+@pytest.fixture()
+def port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])

@@ -1,0 +1,144 @@
+"""The main job on real engines: what a user's launch is said to be, and why."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import sys
+from pathlib import Path
+
+import pytest
+
+from shakedown.provision import SGLANG, VLLM, prepare_engine, prepare_model
+
+pytestmark = [pytest.mark.engine, pytest.mark.timeout(900)]
+
+
+def say(text: str) -> None:
+    print(text, file=sys.stderr)
+
+
+@pytest.fixture(scope="session")
+def vllm() -> Path:
+    return prepare_engine(VLLM, say)
+
+
+@pytest.fixture(scope="session")
+def sglang() -> Path:
+    return prepare_engine(SGLANG, say)
+
+
+@pytest.fixture(scope="session")
+def model(vllm: Path) -> Path:
+    return prepare_model(vllm, say)
+
+
+VLLM_ENV = {"HF_HUB_OFFLINE": "1", "VLLM_CPU_KVCACHE_SPACE": "1"}
+
+
+def vllm_launch(python: Path, model: Path, port: int, *flags: str) -> list[str]:
+    start = [str(python), "-m", "vllm.entrypoints.openai.api_server", "--model", str(model)]
+    where = ["--host", "127.0.0.1", "--port", str(port)]
+    return [*start, *where, "--max-model-len", "2048", "--dtype", "bfloat16", *flags]
+
+
+def sglang_launch(python: Path, model: Path, port: int, *flags: str) -> list[str]:
+    start = [str(python), "-m", "sglang.launch_server", "--model-path", str(model)]
+    where = ["--host", "127.0.0.1", "--port", str(port), "--device", "cpu"]
+    small = ["--attention-backend", "torch_native", "--mem-fraction-static", "0.2", "--max-total-tokens"]
+    return [*start, *where, *small, "8192", *flags]
+
+
+def sglang_env(python: Path) -> dict[str, str]:
+    path = f"{python.parent}:{os.environ['PATH']}"
+    return {"HF_HUB_OFFLINE": "1", "SGLANG_USE_CPU_ENGINE": "1", "PATH": path}
+
+
+def phases_of(document: dict) -> set[str]:
+    return {span["phase"] for span in document["phases"]}
+
+
+def test_eager_vllm_serves(shakedown, vllm, model, port):
+    said = shakedown("run", launch=vllm_launch(vllm, model, port, "--enforce-eager"), env=VLLM_ENV)
+    assert (said.document["verdict"], said.code) == ("serves", 0), said.document
+    assert {"import", "config", "weight_load", "kv_cache", "ready"} <= phases_of(said.document)
+
+
+def test_compiled_vllm_is_silent_for_a_minute_and_serves(shakedown, vllm, model, port, tmp_path):
+    env = VLLM_ENV | {"VLLM_CACHE_ROOT": str(tmp_path / "cold")}
+    said = shakedown("run", launch=vllm_launch(vllm, model, port), env=env)
+    assert (said.document["verdict"], said.code) == ("serves", 0), said.document
+    assert "compile" in phases_of(said.document)
+
+
+def test_sglang_serves(shakedown, sglang, model, port):
+    said = shakedown("run", launch=sglang_launch(sglang, model, port), env=sglang_env(sglang))
+    assert (said.document["verdict"], said.code) == ("serves", 0), said.document
+    assert "weight_load" in phases_of(said.document)
+
+
+def test_transformers_serve_serves(shakedown, vllm, model, port):
+    program = vllm.parent / "transformers"
+    launch = [str(program), "serve", str(model), "--host", "127.0.0.1", "--port", str(port)]
+    said = shakedown("run", launch=launch, env={"HF_HUB_OFFLINE": "1"})
+    assert (said.document["verdict"], said.code) == ("serves", 0), said.document
+
+
+def test_a_variable_that_silences_sglangs_scheduler_is_proven(shakedown, sglang, model, port):
+    env = sglang_env(sglang) | {"SGLANG_TEST_STUCK_SCHEDULER_INIT": "600"}
+    said = shakedown("isolate", launch=sglang_launch(sglang, model, port), env=env)
+    document = said.document
+    assert (document["verdict"], document["wait"]) == ("hung", "waiting"), document
+    assert "scheduler" in json.dumps(document["suspect"])
+    assert [factor["name"] for factor in document["cause"]["factors"]] == ["SGLANG_TEST_STUCK_SCHEDULER_INIT"]
+    assert all(check["value"] for check in document["certificate"].values())
+    assert said.code == 0
+
+
+def test_a_kv_cache_too_small_is_the_flag_that_says_so(shakedown, vllm, model, port):
+    launch = vllm_launch(vllm, model, port, "--enforce-eager", "--kv-cache-memory-bytes", "1000000")
+    said = shakedown("isolate", launch=launch, env={"HF_HUB_OFFLINE": "1"})
+    document = said.document
+    assert document["verdict"] == "crashed", document
+    assert "KV cache" in document["first_cause"]
+    assert [factor["name"] for factor in document["cause"]["factors"]] == ["--kv-cache-memory-bytes"]
+    assert said.code == 0
+
+
+def test_a_truncated_shard_is_named(shakedown, vllm, model, port, tmp_path):
+    broken = tmp_path / "broken"
+    shutil.copytree(model, broken)
+    weights = broken / "model.safetensors"
+    with weights.open("r+b") as file:
+        file.truncate(weights.stat().st_size // 2)
+    said = shakedown("run", launch=vllm_launch(vllm, broken, port, "--enforce-eager"), env=VLLM_ENV)
+    assert (said.document["verdict"], said.code) == ("crashed", 1), said.document
+    assert "safetensor" in said.document["first_cause"].lower()
+    assert said.document["phase"] == "weight_load"
+
+
+def test_an_unknown_flag_is_named(shakedown, vllm, model, port):
+    said = shakedown("run", launch=vllm_launch(vllm, model, port, "--enforce-eagre"), env=VLLM_ENV)
+    assert (said.document["verdict"], said.code) == ("crashed", 1), said.document
+    assert "--enforce-eagre" in said.document["first_cause"]
+
+
+def test_rotated_weights_of_a_tokenizer_are_wrong_although_healthy(shakedown, vllm, model, port, tmp_path):
+    rotated = tmp_path / "rotated"
+    shutil.copytree(model, rotated)
+    tokenizer = json.loads((rotated / "tokenizer.json").read_text())
+    vocabulary = tokenizer["model"]["vocab"]
+    words = [word for word, at in sorted(vocabulary.items(), key=lambda item: item[1]) if at >= 1000]
+    ids = [vocabulary[word] for word in words]
+    for word, at in zip(words, ids[1:] + ids[:1], strict=True):
+        vocabulary[word] = at
+    (rotated / "tokenizer.json").write_text(json.dumps(tokenizer))
+    said = shakedown("run", launch=vllm_launch(vllm, rotated, port, "--enforce-eager"), env=VLLM_ENV)
+    assert (said.document["verdict"], said.code) == ("wrong", 1), said.document
+
+
+def test_random_weights_asked_for_are_not_called_wrong(shakedown, vllm, model, port):
+    launch = vllm_launch(vllm, model, port, "--enforce-eager", "--load-format", "dummy")
+    said = shakedown("run", launch=launch, env=VLLM_ENV)
+    assert said.document["verdict"] in {"serves", "wrong"}, said.document
