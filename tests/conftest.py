@@ -27,9 +27,9 @@ class Said:
 Shakedown = Callable[..., Said]
 
 
-@pytest.fixture()
+@pytest.fixture
 def shakedown(tmp_path: Path) -> Shakedown:
-    """`shakedown(command, *options, launch=argv, env=changes)`: runs it with --json on a ledger in tmp_path."""
+    """`shakedown(command, *options, launch=argv, env=changes)`, with --json and a ledger in tmp_path."""
 
     def run(
         *words: str, launch: Sequence[str] = (), env: Mapping[str, str] | None = None, timeout_s: float = 600
@@ -50,7 +50,7 @@ def shakedown(tmp_path: Path) -> Shakedown:
     return run
 
 
-@pytest.fixture()
+@pytest.fixture
 def port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
