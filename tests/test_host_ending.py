@@ -65,8 +65,8 @@ def test_a_leader_that_leaves_is_recorded_and_what_it_left_is_ended(host, places
     assert (ended.code, ended.signal) == (3, None)
     left = [int((places[1] / role).read_text()) for role in ("plain", "stopped", "daemon")]
     assert all(procfs.read_stat(pid) for pid in left)
-    ending = host.end(run, grace_s=0.2)
-    assert ending.forced
+    ending = host.end(run, grace_s=5)
+    assert not ending.forced  # the stopped one was woken to hear it
     assert not any((stat := procfs.read_stat(pid)) and not stat.is_dead for pid in left)
 
 

@@ -179,3 +179,18 @@ def test_hostile_lines_take_linear_time(unit):
 
 def test_controls_and_escapes_go():
     assert strip_controls("a\x1b[31mb\x1b[0m\x1b]8;;http://x\x1b\\c\x07\x9b1md\u202ee\tf") == "abcde\tf"
+
+
+def test_numbers_are_secret_only_behind_a_name_that_leaves_no_doubt():
+    assert PLAIN.redact_env({"A_PASSWORD": "1234", "A_TOKEN": "1234"}) == {
+        "A_PASSWORD": REDACTED,
+        "A_TOKEN": "1234",
+    }
+    assert (
+        PLAIN.redact_text("password: 1234, cached_token: 1234") == f"password: {REDACTED}, cached_token: 1234"
+    )
+
+
+def test_a_short_value_goes_in_base64_too():
+    known = Redactor.of({"A_TOKEN": "sh0rt-1"}, ())
+    assert REDACTED in known.redact_text(base64.b64encode(b"user:sh0rt-1!").decode())

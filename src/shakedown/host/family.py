@@ -111,9 +111,10 @@ class Family:
 
         A group lies inside one session and our sessions were all made by our own descendants.
         """
+        sessions = self._sessions()
         for member in self.members:
             stat = procfs.read_stat(member.pid)
-            if stat and stat.started_ticks == member.started_ticks and stat.session in self._sessions():
+            if stat and stat.started_ticks == member.started_ticks and stat.session in sessions:
                 try:
                     os.killpg(stat.group, signal.SIGKILL)
                 except (ProcessLookupError, PermissionError):

@@ -18,6 +18,8 @@ _ASK_ALL_S = 5.0
 _KILL_S = 3.0  # longer than any kill measured; what is left then sits in the kernel
 _EXITING_S = 15.0  # giving back hundreds of GB may take this long
 _STORM_ROUNDS = 5
+_QUIET_LOOKS = 3  # a chain of forks may slip through one look
+_QUIET_S = 0.01
 _SETTLE_S = 0.05
 
 
@@ -60,10 +62,14 @@ def _wait(family: Family, limit_s: float, turn: Callable[[float], None], enough:
 
 def _kill(family: Family, turn: Callable[[float], None]) -> Fall:
     began = time.monotonic()
-    rounds = 0
-    while family.look(thorough=True) or family.members:
+    rounds = quiet_looks = 0
+    while quiet_looks < _QUIET_LOOKS:
+        family.look(thorough=True)
         if not family.members:
+            quiet_looks += 1
+            turn(_QUIET_S)
             continue
+        quiet_looks = 0
         waited = time.monotonic() - began
         if waited > _EXITING_S or (waited > _KILL_S and not any(map(_is_exiting, family.members))):
             break

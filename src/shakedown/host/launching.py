@@ -72,12 +72,13 @@ def start_supervisor(
     launch: Launch, folder: Path, *, detach: bool, cgroups: bool, log_bytes: int, secrets: Iterable[str] = ()
 ) -> tuple[Run, Lifeline]:
     """Raises UsageError for a program the kernel refuses, HostProblem for what the machine refuses."""
+    folder = folder.absolute()
     errors = _prepare(folder)
     spec = {
         "argv": list(launch.argv),
         "env": dict(launch.env),
         "cwd": str(launch.cwd.absolute()),
-        "folder": str(folder.absolute()),
+        "folder": str(folder),
         "secrets": list(secrets),
         "detach": detach,
         "cgroups": cgroups,
@@ -101,6 +102,7 @@ def start_supervisor(
         os.close(answers)
     if answer is None or "problem" in answer:
         line.close()
+        _reap_soon(pid)
         raise _explain(answer, launch, folder)
     supervisor = Identity(pid=pid, started_ticks=procfs.started_ticks(pid) or 0)
     leader_pid, leader_ticks = answer["leader"]
@@ -149,6 +151,13 @@ def _receive(answers: int) -> dict[str, Any] | None:
         received += piece
     answer: dict[str, Any] = json.loads(received)
     return answer
+
+
+def _reap_soon(pid: int) -> None:
+    """It has nothing left to do; one that hangs all the same is left to itself."""
+    until = time.monotonic() + 1.0
+    while os.waitpid(pid, os.WNOHANG) == (0, 0) and time.monotonic() < until:
+        time.sleep(0.01)
 
 
 def _explain(answer: dict[str, Any] | None, launch: Launch, folder: Path) -> HostProblem | UsageError:

@@ -71,11 +71,12 @@ class LocalHost:
         run, lifeline = start_supervisor(
             launch, folder, detach=detach, cgroups=self._cgroups, log_bytes=self._log_bytes
         )
-        self._held[folder] = _Held(lifeline=lifeline, redactor=Redactor.of(launch.env, launch.argv))
+        self._held[run.folder] = _Held(lifeline=lifeline, redactor=Redactor.of(launch.env, launch.argv))
         return run
 
     def attach_run(self, folder: Path) -> Run:
         """Find a run again from its folder. Raises HostProblem where there is none."""
+        folder = folder.absolute()
         state = read_state(folder)
         if state is None:
             raise HostProblem(f"no run to be found in {folder}")
