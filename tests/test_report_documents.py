@@ -165,7 +165,7 @@ def test_a_run_says_what_to_do_next():
 
 def test_phases_over_ranks_name_the_slowest():
     shown = "\n".join(run_summary(trial("t1", judgement=SERVES, seconds=35.0)))
-    assert "weight_load 8.0 s (rank 1; the fastest 2.0 s)" in shown
+    assert "weight_load 17 s (rank 1 8.0 s, the fastest 2.0 s)" in shown
     assert "serving" not in shown
 
 

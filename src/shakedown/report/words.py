@@ -17,6 +17,7 @@ from shakedown.core import (
     Factor,
     Judgement,
     Phase,
+    PhaseSpan,
     RecordState,
     SearchRecord,
     Suspect,
@@ -81,45 +82,52 @@ def suspect_words(suspect: Suspect) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PhaseTime:
-    """A phase over all ranks. `fastest_s` differs from `slowest_s` where they came through apart."""
+    """How long a launch as a whole was in a phase; `straggler` says which peer took clearly longer."""
 
     phase: Phase
-    slowest_s: float
-    fastest_s: float
-    slowest_rank: str
+    seconds: float
     unfinished: bool
+    straggler: str
 
     @property
     def words(self) -> str:
-        said = seconds_words(self.slowest_s)
-        if self.slowest_s - self.fastest_s > max(1.0, 0.2 * self.slowest_s):
-            said += f" (rank {self.slowest_rank}; the fastest {seconds_words(self.fastest_s)})"
-        return said + (", not finished" if self.unfinished else "")
+        return seconds_words(self.seconds) + self.straggler + (", not finished" if self.unfinished else "")
 
 
 def phase_times(judgement: Judgement, seconds: float | None) -> tuple[PhaseTime, ...]:
-    """Phases in order, without serving itself; one that did not end lasted until `seconds`."""
-    known = [seconds or 0.0, *(span.ended_s or span.started_s for span in judgement.phases)]
+    """The launch's own phases, without serving: from the first rank that enters one to the next one's first.
+
+    What each rank did in between is in the spans themselves.
+    """
+    front: list[tuple[Phase, float]] = []
+    for span in sorted(judgement.phases, key=lambda span: (span.started_s, span.phase.order)):
+        if not front or span.phase.order > front[-1][0].order:
+            front.append((span.phase, span.started_s))
     times = []
-    for phase in Phase:
-        spans = [span for span in judgement.phases if span.phase is phase]
-        if not spans or phase is Phase.SERVING:
-            continue
-        ranks: dict[str, float] = {}
-        for span in spans:
-            ended_s = max(known) if span.ended_s is None else span.ended_s
-            ranks[span.rank] = ranks.get(span.rank, 0.0) + ended_s - span.started_s
-        slowest = max(ranks, key=lambda rank: ranks[rank])
+    for at, (phase, started_s) in enumerate(front):
+        if phase is Phase.SERVING:
+            break
+        last = at + 1 == len(front)
+        ended_s = max(seconds or 0.0, started_s) if last else front[at + 1][1]
+        straggler = _straggler(span for span in judgement.phases if span.phase is phase)
         times.append(
-            PhaseTime(
-                phase=phase,
-                slowest_s=ranks[slowest],
-                fastest_s=min(ranks.values()),
-                slowest_rank=slowest,
-                unfinished=any(span.ended_s is None for span in spans),
-            )
+            PhaseTime(phase=phase, seconds=ended_s - started_s, unfinished=last, straggler=straggler)
         )
     return tuple(times)
+
+
+def _straggler(spans: Iterable[PhaseSpan]) -> str:
+    """Peers are ranks that differ only by number; they should pass a phase together."""
+    peers: dict[str, list[tuple[float, str]]] = {}
+    for span in spans:
+        if span.ended_s is not None and any(char.isdigit() for char in span.rank):
+            kind = "".join("#" if char.isdigit() else char for char in span.rank)
+            peers.setdefault(kind, []).append((span.ended_s - span.started_s, span.rank))
+    for times in peers.values():
+        (fastest_s, _), (slowest_s, rank) = min(times), max(times)
+        if slowest_s - fastest_s > max(1.0, 0.2 * slowest_s):
+            return f" (rank {rank} {seconds_words(slowest_s)}, the fastest {seconds_words(fastest_s)})"
+    return ""
 
 
 def factor_words(name: str, factors: Iterable[Factor]) -> str:
