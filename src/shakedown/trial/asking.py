@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 import threading
+from collections.abc import Callable
 from dataclasses import replace
 
 from shakedown.core import Judgement, Phase, Verdict
@@ -24,8 +25,9 @@ STEP_S = 0.5
 class Asking:
     """Questions to the server in a thread of their own: a silent server must not stop the watch."""
 
-    def __init__(self, target: Target | None, ready_log: str | None) -> None:
+    def __init__(self, target: Target | None, ready_log: str | None, clock: Callable[[], float]) -> None:
         self._target = target
+        self._clock = clock
         self._ready_line = re.compile(ready_log) if ready_log else None
         self._thread: threading.Thread | None = None
         self._abandoned = threading.Event()
@@ -74,7 +76,7 @@ class Asking:
             if self._abandoned.wait(READY_PAUSE_S):
                 return
         self._answering = True
-        self.report = check(target, deadline_s=CANARY_S, abandoned=self._abandoned.is_set)
+        self.report = check(target, deadline_s=CANARY_S, clock=self._clock, abandoned=self._abandoned.is_set)
 
     def _no_answer(self, report: CanaryReport, assessment: Assessment, waited_s: float) -> Judgement | None:
         """No token came: the watch tells a hang, what goes on working is slow, the rest is undecided."""
@@ -93,7 +95,7 @@ def judge_answers(report: CanaryReport, assessment: Assessment) -> Judgement:
         cause=report.cause,
         fingerprint=report.fingerprint,
         phases=assessment.phases,
-        evidence=(*assessment.evidence, *report.evidence),
+        evidence=(*report.evidence, *assessment.evidence),
         would_change=report.would_change,
         exited=False,
     )

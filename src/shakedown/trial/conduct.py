@@ -88,7 +88,7 @@ def observe(
     host: Host, run: Run, subject: Subject, watcher: Watcher, look_on: Callable[[Assessment], None]
 ) -> Judgement:
     """Watches and asks, side by side, until one of the two knows."""
-    asking = Asking(subject.target, subject.ready_log)
+    asking = Asking(subject.target, subject.ready_log, lambda: host.clock_s() - run.started_s)
     try:
         while True:
             assessment = watcher.step()

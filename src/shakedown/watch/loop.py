@@ -282,13 +282,14 @@ class Watcher:
         )
 
     def _evidence(self) -> tuple[Evidence, ...]:
-        found = list(self._readings.evidence(self._now_s))
+        """The most telling first: the first error, the last movement, every process, what was not read."""
+        found = []
+        if (error := self._errors.first) is not None:
+            found.append(Evidence(kind="log", text=error.text, at_s=error.at_s, pid=error.pid))
         if self._progress is not None:
             text = f"last hard progress: {self._progress.signal} ({self._progress.name or 'the launch'})"
             found.append(Evidence(kind="progress", text=text, at_s=self._progress_s, pid=self._progress.pid))
-        if (error := self._errors.first) is not None:
-            found.append(Evidence(kind="log", text=error.text, at_s=error.at_s, pid=error.pid))
-        return tuple(found)
+        return (*found, *self._readings.evidence(self._now_s))
 
     def _freeze(self, new_lines: tuple[WatchedLine, ...]) -> Assessment:
         if self._last is None:
