@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-import errno
 import json
 import os
 import resource
@@ -17,9 +16,10 @@ import signal
 import sys
 import time
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 from shakedown.host import cgroup, procfs
+from shakedown.host.child import fork_server
 from shakedown.host.family import Family
 from shakedown.host.ladder import bring_down
 from shakedown.host.output import RawOutput, RedactedLog, drain
@@ -63,26 +63,18 @@ class Supervisor:
         self._poll = select.poll()
         self._poll.register(0, select.POLLIN)
 
-    def start(self, spec: dict[str, Any]) -> OSError | None:
-        """Fork and exec the server. The error, where the kernel refuses the program."""
-        _listen_to_signals(self)
-        report, reporter = os.pipe()
-        pid = os.fork()
-        if pid == 0:
-            _become(spec, self._raw.descriptor, self._group, reporter)
-        os.close(reporter)
-        refused = os.read(report, 64)
-        os.close(report)
+    def start(self, spec: dict[str, Any]) -> dict[str, Any]:
+        """Start the server. What to answer: the leader, or why there is none."""
+        self._listen_to_signals()
+        pid, refused = fork_server(spec, self._raw.descriptor, self._group)
         if refused:
-            os.waitpid(pid, 0)
             if self._group:
                 cgroup.remove(self._group)
-            number = int(refused)
-            return OSError(number, os.strerror(number))
+            return {"problem": "exec", "errno": refused}
         self._state.leader = (pid, procfs.started_ticks(pid) or 0)
         self._look(thorough=True)
         self._save()
-        return None
+        return {"leader": self._state.leader, "started_s": self._state.started_s}
 
     def run(self) -> None:
         """Watch over the run until asked to end it, or until nobody who could ask is left."""
@@ -134,10 +126,14 @@ class Supervisor:
                 _swallow(descriptor)
         self._behind = self._drain(most_bytes=_DRAIN_BYTES) >= _DRAIN_BYTES
         changed = self._reap()
+        if changed:  # whoever learns of the exit finds the last words in the log
+            self._drain(most_bytes=self._log_bytes)
         now = time.monotonic()
         if changed or now - self._looked_s >= _LOOK_S:  # who lives on without the leader is news too
             changed |= self._look(thorough=now - self._judged_s >= _LOOK_AGAIN_S)
             changed |= self._sample_shm(only_when_due=True)
+        if self._state.exit and not self._family.members:
+            self._log.finish_line()
         if self._log.problem != self._state.problem:
             self._state.problem = self._log.problem
             changed = True
@@ -194,7 +190,16 @@ class Supervisor:
                 self._state.armed = False
                 self._save()
 
-    def ask(self, number: int, _frame: object) -> None:
+    def _listen_to_signals(self) -> None:
+        for number in (signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGPIPE):
+            signal.signal(number, signal.SIG_IGN)
+        woken, waker = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        signal.set_wakeup_fd(waker, warn_on_full_buffer=False)
+        signal.signal(signal.SIGTERM, self._ask)
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        self._poll.register(woken, select.POLLIN)
+
+    def _ask(self, number: int, _frame: object) -> None:
         """The handler of SIGTERM: the second one ends all patience."""
         self._asked += 1
         self._why = self._why or "asked to"
@@ -206,16 +211,6 @@ class Supervisor:
             return
 
 
-def _listen_to_signals(supervisor: Supervisor) -> None:
-    for number in (signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGPIPE):
-        signal.signal(number, signal.SIG_IGN)
-    woken, waker = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
-    signal.set_wakeup_fd(waker, warn_on_full_buffer=False)
-    signal.signal(signal.SIGTERM, supervisor.ask)
-    signal.signal(signal.SIGCHLD, lambda *_: None)
-    supervisor._poll.register(woken, select.POLLIN)
-
-
 def _swallow(descriptor: int) -> None:
     try:
         os.read(descriptor, 4096)
@@ -223,31 +218,8 @@ def _swallow(descriptor: int) -> None:
         return
 
 
-def _become(spec: dict[str, Any], output: int, group: Path | None, reporter: int) -> NoReturn:
-    """In the child: turn into the server, with the user's limits, umask and uid."""
-    try:
-        os.setsid()
-        if group:
-            cgroup.join(group)
-        resource.setrlimit(resource.RLIMIT_NOFILE, tuple(spec["open_files"]))
-        null = os.open(os.devnull, os.O_RDONLY)
-        os.dup2(null, 0)
-        os.dup2(output, 1)
-        os.dup2(output, 2)
-        os.chdir(spec["cwd"])
-        signal.set_wakeup_fd(-1)
-        for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}:
-            signal.signal(number, signal.SIG_DFL)
-        signal.pthread_sigmask(signal.SIG_SETMASK, ())
-        os.execvpe(spec["argv"][0], spec["argv"], spec["env"])
-    except OSError as refused:
-        os.write(reporter, str(refused.errno or errno.EIO).encode())
-    finally:
-        os._exit(127)
-
-
 def _read_spec() -> dict[str, Any]:
-    """One line of JSON. Byte by byte would be slow, so whatever follows it would be lost: nothing does."""
+    """One line of JSON. Nothing may follow it until we have answered."""
     pieces: list[bytes] = []
     while not pieces or not pieces[-1].endswith(b"\n"):
         piece = os.read(0, 1 << 20)
@@ -285,11 +257,10 @@ def main() -> None:
     except OSError as problem:
         _answer({"problem": "folder", "errno": problem.errno})
         return
-    refused = supervisor.start(spec)
-    if refused:
-        _answer({"problem": "exec", "errno": refused.errno})
+    answer = supervisor.start(spec)
+    _answer(answer)
+    if "problem" in answer:
         return
-    _answer({"leader": supervisor._state.leader, "started_s": supervisor._state.started_s})
     try:
         supervisor.run()
     except BaseException:
