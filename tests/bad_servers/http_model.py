@@ -95,7 +95,9 @@ class Server(BaseHTTPRequestHandler):
         path = self.path.removeprefix(options.root)
         if path == "/health":
             self.reply(503 if options.fault == "starting" else 200, {})
-        elif path == "/v1/models" and options.fault != "strict":
+        elif path == "/v1/models" and options.fault == "strict":
+            self.reply(500, {"detail": "no such folder"})
+        elif path == "/v1/models":
             if self.allowed():
                 self.reply(200, {"data": [{"id": options.name}]})
         else:

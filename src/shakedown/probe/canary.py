@@ -21,7 +21,7 @@ from shakedown.probe.ready import served_model
 from shakedown.probe.tasks import do_tasks
 
 MODELS_S = 5.0
-FIRST_LOGPROBS_S = 60.0  # vLLM compiles them at the first request: 15 s on a loaded machine
+FIRST_LOGPROBS_S = 120.0  # vLLM compiles them at the first request: 15 s alone, 33 s on a busy machine
 PULSE_S = 20.0
 DECODED_TOKENS = 64
 WOULD_CHANGE = {

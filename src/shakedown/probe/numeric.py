@@ -26,6 +26,7 @@ OUTLIER_NATS = 1.0
 WRONG_OUTLIERS = 0.2
 ODD_OUTLIERS = 0.05
 FEWEST_TOKENS = 32  # compared, below which layer 2 says nothing
+LOOP_CHARACTERS = 12
 CONSTANT_NATS = 1e-3  # spread over all passages; real text spreads by 1 and more
 
 
@@ -110,10 +111,10 @@ def judge_consistency(decoded: Scored, rescored: Scored) -> Layer:
 
 def judge_repetition(texts: Iterable[str]) -> Layer:
     """Endless repetition in every answer. In one alone it may be a small model's habit."""
-    seen = [text for text in texts if text]
+    seen = [text for text in texts if len(text) >= LOOP_CHARACTERS]
     looped = [text for text in seen if is_loop(text)]
     if len(seen) < 2:
-        return unavailable("repetition", "fewer than two answers")
+        return unavailable("repetition", "fewer than two answers long enough")
     state = LayerState.PASSED if not looped else LayerState.ODD
     if len(looped) == len(seen):
         state = LayerState.FAILED
@@ -124,7 +125,7 @@ def judge_repetition(texts: Iterable[str]) -> Layer:
 def is_loop(text: str) -> bool:
     """Whether one piece of at most 16 characters, five times or more, makes up the whole text."""
     for period in range(1, 17):
-        if len(text) >= max(12, 5 * period) and text[period:] == text[:-period]:
+        if len(text) >= max(LOOP_CHARACTERS, 5 * period) and text[period:] == text[:-period]:
             return True
     return False
 

@@ -77,7 +77,7 @@ def _code_word(repeats: int) -> Task:
         "That is the end of the story. What is my name?",
         expected=("marigold",),
         needed=1,
-        max_tokens=12,
+        max_tokens=8,
     )
 
 
@@ -89,7 +89,7 @@ COPY = Task(
     chat=f"Repeat this sentence word for word: {_LIST}",
     expected=tuple(_LIST.replace(",", "").split()[5:]),
     needed=12,
-    max_tokens=40,
+    max_tokens=30,
 )
 CODE_WORD = _code_word(repeats=8)  # about 700 tokens: many blocks of KV cache, more than one tile
 CODE_WORD_SHORT = _code_word(repeats=1)  # about 110, for a server whose context is too short for that

@@ -43,7 +43,8 @@ def poll(target: Target, deadline_s: float = 2.0) -> Readiness:
         health = f"{target.health_path} answers {answer.status}"
     answer = send(target, MODELS, deadline_s=budget.left_s())
     early = _not_yet(answer, MODELS)
-    if early is not None and not (health and answer.failure is Failure.CUT):
+    deaf = answer.failure is Failure.CUT or answer.status == 500  # `transformers serve`, offline: always
+    if early is not None and not (health and deaf):
         return early
     if not answer.ok:  # no such page, another key, no answer to it: what that means the canary finds out
         said = ", ".join(filter(None, (health, f"{MODELS}: {refusal(answer)}")))

@@ -29,6 +29,7 @@ class Attempt:
     layer: Layer
     trouble: Trouble | None = None
     silent: bool = False  # asked in time, and not a token came
+    too_long: bool = False  # refused, most likely because the server's context is shorter
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,7 +49,7 @@ def do_tasks(target: Target, path: str, budget: Budget, progress: Callable[[str]
     if not _over(attempts):
         progress("a code word in a long prompt")
         recalled = _try(target, CODE_WORD, path, budget)
-        if recalled.answer is None and not _over([recalled]):  # longer than the server's context
+        if recalled.too_long:
             recalled = _try(target, CODE_WORD_SHORT, path, budget)
         attempts.append(recalled)
     layers = [attempt.layer for attempt in attempts]
@@ -91,7 +92,9 @@ def _try(target: Target, task: Task, path: str, budget: Budget) -> Attempt:
         return Attempt(answer=None, layer=unavailable(task.name, refusal(answer)), trouble=trouble)
     if not spoken.tokens or not (answer.ok or answer.failure is Failure.CUT):
         silent = answer.failure is Failure.CUT
-        return Attempt(answer=None, layer=unavailable(task.name, refusal(answer)), silent=silent)
+        too_long = answer.failure is None and answer.status in {400, 413, 422}
+        layer = unavailable(task.name, refusal(answer))
+        return Attempt(answer=None, layer=layer, silent=silent, too_long=too_long)
     text = f"{spoken.reasoning} {spoken.text}".strip()
     found, line = task.found(text), quote(text, limit=120)
     state = LayerState.PASSED if task.passed(text) else LayerState.FAILED
