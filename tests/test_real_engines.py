@@ -91,7 +91,8 @@ def test_a_variable_that_silences_sglangs_scheduler_is_proven(shakedown, sglang,
     document = said.document
     assert (document["verdict"], document["wait"]) == ("hung", "waiting"), document
     assert "scheduler" in json.dumps(document["suspect"])
-    assert [factor["name"] for factor in document["cause"]["factors"]] == ["SGLANG_TEST_STUCK_SCHEDULER_INIT"]
+    (culprit,) = document["cause"]["factors"]
+    assert culprit["name"].startswith("SGLANG_TEST_STUCK_SCHEDULER_INIT")
     assert all(check["value"] for check in document["certificate"].values())
     assert said.code == 0
 
@@ -102,7 +103,8 @@ def test_a_kv_cache_too_small_is_the_flag_that_says_so(shakedown, vllm, model, p
     document = said.document
     assert document["verdict"] == "crashed", document
     assert "KV cache" in document["first_cause"]
-    assert [factor["name"] for factor in document["cause"]["factors"]] == ["--kv-cache-memory-bytes"]
+    (culprit,) = document["cause"]["factors"]
+    assert culprit["name"].startswith("--kv-cache-memory-bytes")
     assert said.code == 0
 
 
@@ -138,7 +140,8 @@ def test_rotated_weights_of_a_tokenizer_are_wrong_although_healthy(shakedown, vl
     assert (said.document["verdict"], said.code) == ("wrong", 1), said.document
 
 
-def test_random_weights_asked_for_are_not_called_wrong(shakedown, vllm, model, port):
+def test_random_weights_are_wrong_and_the_flag_that_asks_for_them_is_named(shakedown, vllm, model, port):
     launch = vllm_launch(vllm, model, port, "--enforce-eager", "--load-format", "dummy")
     said = shakedown("run", launch=launch, env=VLLM_ENV)
-    assert said.document["verdict"] in {"serves", "wrong"}, said.document
+    assert (said.document["verdict"], said.code) == ("wrong", 1), said.document
+    assert "--load-format dummy" in said.document["first_cause"]

@@ -8,10 +8,12 @@ from datetime import UTC, datetime
 
 from shakedown.core import Conclusion, Factor, RecordState, SearchRecord, Step, Verdict
 from shakedown.engines import display, require_isolatable
-from shakedown.errors import HostProblem, UsageError
+from shakedown.errors import HostProblem, Interrupted, UsageError
 from shakedown.host.local import LocalHost
-from shakedown.isolate import SearchLimits, forecast, isolate
+from shakedown.isolate import Clues, SearchLimits, forecast, isolate
 from shakedown.isolate.factors import factors_of
+from shakedown.isolate.sorting import PREFIXES
+from shakedown.isolate.values import values_of
 from shakedown.jobs.oracle import TrialOracle
 from shakedown.jobs.reading import Reading, describe, read_request
 from shakedown.jobs.request import LaunchRequest
@@ -21,6 +23,7 @@ from shakedown.ledger import MODEL_FACT, Kind, Ledger
 from shakedown.redact import REDACTED, Redactor
 from shakedown.report import isolate_document, isolate_report, isolate_summary
 
+STARTING_S = 2.0  # a kill may strike a supervisor in mid-start; it ends what it started, a moment later
 UNKNOWN_LAUNCH_S = 60.0  # of an engine and model the ledger has not seen
 
 
@@ -33,13 +36,14 @@ def isolate_job(
         earlier = ledger.search(resume) if resume else None
         if earlier is not None:
             request = request_of(earlier, request)
-            end_leftovers(ledger, host, earlier, talk)
+            if not request.dry_run:
+                end_leftovers(ledger, host, earlier, talk)
         reading = read_request(request, host, talk, live=True)
         require_isolatable(reading.command)
         factors = earlier.factors if earlier is not None else factors_of(reading.command, reading.table)
         if request.dry_run:
             return dry_run(reading, request, factors)
-        search = earlier or new_search(ledger, reading, factors, seed)
+        search = earlier or new_search(ledger, reading, request, factors, seed)
         if earlier is None:
             ledger.open_search(search)
         else:
@@ -48,21 +52,32 @@ def isolate_job(
         oracle = TrialOracle(
             ledger, host, reading, request, factors, search.id, talk, max_launches=max_launches
         )
-        conclusion = isolate(
-            factors,
-            oracle,
-            seed=search.seed,
-            limits=SearchLimits(max_launches=max_launches),
-            report=lambda step: talk.say(told(step)),
-        )
+        try:
+            conclusion = isolate(
+                factors,
+                oracle,
+                seed=search.seed,
+                clues=Clues(values=values_of(factors, reading.command, reading.table)),
+                limits=SearchLimits(max_launches=max_launches),
+                report=lambda step: talk.say(told(step)),
+            )
+        except KeyboardInterrupt:
+            raise Interrupted(
+                "interrupted; what was started has been ended, finished launches are kept",
+                f"go on with: shakedown isolate --resume {search.id}",
+            ) from None
         ledger.close_search(search.id, conclusion, seconds=oracle.seconds)
         return result_of(ledger, search.id, conclusion, talk)
 
 
-def new_search(ledger: Ledger, reading: Reading, factors: tuple[Factor, ...], seed: int) -> SearchRecord:
+def new_search(
+    ledger: Ledger, reading: Reading, request: LaunchRequest, factors: tuple[Factor, ...], seed: int
+) -> SearchRecord:
     command = reading.command
     launch = command.launch
     redactor = Redactor.of(launch.env, launch.argv)
+    options = {"ready_url": request.ready_url, "ready_log": request.ready_log}
+    told_ready = {name: redactor.redact_text(value) for name, value in options.items() if value}
     noted = {name: launch.env[name] for name in noted_variables(reading) if name in launch.env}
     return SearchRecord(
         id=ledger.new_id(Kind.SEARCH),
@@ -74,14 +89,18 @@ def new_search(ledger: Ledger, reading: Reading, factors: tuple[Factor, ...], se
         started_at=datetime.now(UTC).isoformat(timespec="milliseconds"),
         state=RecordState.OPEN,
         seed=seed,
-        facts=tuple(sorted({"host": platform.node(), **facts_of(reading)}.items())),
+        facts=tuple(sorted({"host": platform.node(), **facts_of(reading), **told_ready}.items())),
         factors=factors,
     )
 
 
 def request_of(earlier: SearchRecord, given: LaunchRequest) -> LaunchRequest:
-    """The request of an interrupted search: its command and variables, secrets from this environment."""
+    """The request of an interrupted search: its command, variables and options; secrets come from here."""
     launch = given.launch
+    if earlier.state is RecordState.OPEN:
+        raise UsageError(
+            f"{earlier.id} is still going on in another process", "interrupt that one first, with Ctrl-C"
+        )
     argv = launch.argv or earlier.argv
     if any(REDACTED in token for token in argv):
         raise UsageError(
@@ -94,11 +113,17 @@ def request_of(earlier: SearchRecord, given: LaunchRequest) -> LaunchRequest:
             "start a new search for another command",
         )
     recorded = {name: value for name, value in earlier.env if REDACTED not in value}
-    env = {**launch.env, **recorded}
+    names, facts = {name for name, _ in earlier.env}, dict(earlier.facts)
+    here = {
+        name: value for name, value in launch.env.items() if name in names or not name.startswith(PREFIXES)
+    }
     return replace(
         given,
-        launch=replace(launch, argv=argv, env=env, cwd=type(launch.cwd)(earlier.cwd)),
+        launch=replace(launch, argv=argv, env={**here, **recorded}, cwd=type(launch.cwd)(earlier.cwd)),
         engine=earlier.engine,
+        port=given.port or (int(facts["port"]) if "port" in facts else None),
+        ready_url=given.ready_url or facts.get("ready_url"),
+        ready_log=given.ready_log or facts.get("ready_log"),
     )
 
 
@@ -108,12 +133,14 @@ def end_leftovers(ledger: Ledger, host: LocalHost, search: SearchRecord, talk: T
         if trial.state is not RecordState.INTERRUPTED:
             continue
         try:
-            run = host.attach_run(trial.folder)
+            run = host.attach_run(trial.folder, patience_s=STARTING_S)
         except HostProblem:
             continue  # it was interrupted before anything was started
+        running = host.processes(run)
         ending = host.end(run, grace_s=0.0)
-        ledger.mark_stopped(trial.id, ending)
-        talk.say(f"ended what the interrupted {trial.id} left")
+        if running:
+            ledger.mark_stopped(trial.id, ending)
+            talk.say(f"ended what the interrupted {trial.id} left")
 
 
 def announce(ledger: Ledger, reading: Reading, search: SearchRecord, talk: Talk, max_launches: int) -> None:

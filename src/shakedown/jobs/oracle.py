@@ -49,7 +49,7 @@ class TrialOracle:
     def __call__(self, experiment: Experiment) -> Outcome:
         self._asked += 1
         outcome = self._ledger.recall(self._search_id, experiment)
-        if outcome is None:
+        if outcome is None or outcome.judgement.fingerprint == CUT:  # cut short in an earlier sitting
             outcome = self._launch(experiment)
         else:
             self.recalled_s += outcome.seconds

@@ -165,8 +165,17 @@ def target_of(command: Command, request: LaunchRequest, port: int | None) -> Tar
         logprobs=engine.logprobs if engine.name != "generic" else LogprobStyle.ECHO,
         health_path=health,
         engine=engine.name,
-        random_weights=any(command.value(flag) == value for flag, value in engine.random_weight_settings),
     )
+
+
+def asked_for_random_weights(command: Command) -> str:
+    """The setting that makes a user's own launch answer at random, "" if there is none."""
+    asked = [
+        f"{flag} {value}"
+        for flag, value in command.engine.random_weight_settings
+        if command.value(flag) == value
+    ]
+    return f"{asked[0]} gives random weights" if asked else ""
 
 
 def served_name(command: Command) -> str | None:

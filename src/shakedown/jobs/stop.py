@@ -28,6 +28,8 @@ def stop_job(path: Path | None, entry_id: str, *, dry_run: bool) -> JobResult:
 
 
 def stop_trial(ledger: Ledger, host: LocalHost, trial: TrialRecord, *, dry_run: bool) -> dict[str, object]:
+    if trial.state is RecordState.OPEN:
+        return said(trial, "still watched by the process that started it: interrupt that, with Ctrl-C", ())
     try:
         run = host.attach_run(trial.folder)
     except HostProblem:

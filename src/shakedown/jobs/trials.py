@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from shakedown.core import Launch, Signature
 from shakedown.engines import display
-from shakedown.jobs.reading import Reading
+from shakedown.jobs.reading import Reading, asked_for_random_weights
 from shakedown.jobs.request import LaunchRequest
 from shakedown.jobs.result import Progress, Talk
 from shakedown.ledger import MODEL_FACT, Ledger
@@ -54,6 +54,7 @@ def subject_of(
         ready_log=request.ready_log,
         deadline_s=deadline_s,
         keep=keep,
+        wrong_because=asked_for_random_weights(reading.command),
     )
 
 

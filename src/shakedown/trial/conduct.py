@@ -5,8 +5,11 @@ It never chooses what to try next, never prints and never writes the ledger.
 
 from __future__ import annotations
 
+import signal
+import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -19,6 +22,7 @@ from shakedown.core import (
     Launch,
     Phase,
     Run,
+    Verdict,
 )
 from shakedown.launch import start, stop
 from shakedown.probe import CanaryReport, Target
@@ -31,6 +35,7 @@ class Subject:
     """What one trial launches and how it is watched.
 
     `target` None: nothing can be asked of it. `ready_log`: a line that means ready, for any server.
+    `wrong_because` is what explains wrong answers before anything was started.
     """
 
     title: str
@@ -42,6 +47,7 @@ class Subject:
     ready_log: str | None = None
     deadline_s: float | None = None
     keep: bool = False
+    wrong_because: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,19 +68,21 @@ def run_trial(host: Host, subject: Subject, folder: Path, look_on: Callable[[Ass
     `KeyboardInterrupt` through after the clean-up.
     """
     began_s = host.clock_s()
-    run = start(host, subject.launch, folder, port=subject.port)
+    run: Run | None = None
     judgement: Judgement | None = None
     kept = False
     ending = None
     try:
+        with held_interrupts():  # one that strikes in mid-start would find nothing to end yet
+            run = start(host, subject.launch, folder, port=subject.port)
         watcher = Watcher(host, run, subject.engine, limits=subject.limits, port=subject.port)
         judgement = observe(host, run, subject, watcher, look_on)
         if subject.keep and judgement.serves:
             host.disarm(run)
             kept = True
     finally:
-        if not kept:
-            ending = stop(host, run, judgement)
+        if run is not None and not kept:
+            ending = end_surely(host, run, judgement)
     return Result(
         judgement=with_ending(judgement, ending, host.clock_s() - began_s),
         seconds=host.clock_s() - began_s,
@@ -82,6 +90,37 @@ def run_trial(host: Host, subject: Subject, folder: Path, look_on: Callable[[Ass
         silences=watcher.silences if judgement.serves else {},
         run=run if kept else None,
     )
+
+
+@contextmanager
+def held_interrupts() -> Iterator[None]:
+    """Ctrl-C, TERM and HUP take effect at the end of the block."""
+    if threading.current_thread() is not threading.main_thread():
+        yield  # they only ever strike the main thread
+        return
+    came: list[int] = []
+    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    before = {number: signal.getsignal(number) for number in numbers}
+    before = {number: handler for number, handler in before.items() if callable(handler)}  # nohup's stay
+    for number in before:
+        signal.signal(number, lambda n, _: came.append(n))
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+        if came:
+            raise KeyboardInterrupt
+
+
+def end_surely(host: Host, run: Run, judgement: Judgement | None) -> Ending:
+    """Ends the run; a Ctrl-C meanwhile ends the patience with it, not the clean-up."""
+    try:
+        return stop(host, run, judgement)
+    except KeyboardInterrupt:
+        with held_interrupts():
+            stop(host, run, None)
+        raise
 
 
 def observe(
@@ -96,13 +135,20 @@ def observe(
             if assessment.judgement is not None:
                 return joined(assessment.judgement, asking.report)
             if (judgement := asking.step(assessment, watcher)) is not None:
-                return judgement
+                return explained(judgement, subject.wrong_because)
             if subject.deadline_s is not None and assessment.now_s >= subject.deadline_s:
                 return watcher.cut(f"cut by the deadline of {subject.deadline_s:.0f} s")
             time.sleep(STEP_S)
     finally:
         watcher.mark_signal()
         asking.abandon()
+
+
+def explained(judgement: Judgement, wrong_because: str) -> Judgement:
+    """The setting that makes answers wrong is a nearer cause than what they look like."""
+    if judgement.verdict is not Verdict.WRONG or not wrong_because:
+        return judgement
+    return replace(judgement, cause=f"{wrong_because}; {judgement.cause}")
 
 
 def joined(seen: Judgement, report: CanaryReport | None) -> Judgement:
