@@ -41,11 +41,14 @@ def cli() -> None:
 @click.option("--keep", is_flag=True, help="Leave a server that serves running; end it with `stop ID`.")
 def run(command: tuple[str, ...], as_json: bool, keep: bool, **options: Any) -> None:
     """Launch CMD once, watch it to a verdict, stop it."""
-    from shakedown.jobs.request import LaunchRequest
-    from shakedown.jobs.run import run_job
 
-    request = LaunchRequest.here(command, **options)
-    finish("run", as_json, lambda: run_job(request, choose_talk(), keep=keep))
+    def job() -> JobResult:
+        from shakedown.jobs.request import LaunchRequest
+        from shakedown.jobs.run import run_job
+
+        return run_job(LaunchRequest.here(command, **options), choose_talk(), keep=keep)
+
+    finish("run", as_json, job)
 
 
 @cli.command()
@@ -63,15 +66,15 @@ def isolate(
     **options: Any,
 ) -> None:
     """Find and prove what makes CMD fail, and hand back CMD, working."""
-    from shakedown.jobs.isolate import isolate_job
-    from shakedown.jobs.request import LaunchRequest
 
-    request = LaunchRequest.here(command, **options)
-    finish(
-        "isolate",
-        as_json,
-        lambda: isolate_job(request, choose_talk(), max_launches=max_launches, resume=resume, seed=seed),
-    )
+    def job() -> JobResult:
+        from shakedown.jobs.isolate import isolate_job
+        from shakedown.jobs.request import LaunchRequest
+
+        request = LaunchRequest.here(command, **options)
+        return isolate_job(request, choose_talk(), max_launches=max_launches, resume=resume, seed=seed)
+
+    finish("isolate", as_json, job)
 
 
 @cli.command()
@@ -134,8 +137,9 @@ def demo(max_launches: int, deadline: float, ledger: Path | None, as_json: bool)
 
 def finish(command: str, as_json: bool, job: Callable[[], JobResult]) -> NoReturn:
     """Runs a job, prints what it hands back and exits with its code."""
-    signal.signal(signal.SIGTERM, interrupt)
-    signal.signal(signal.SIGHUP, interrupt)
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(number) is not signal.SIG_IGN:  # under nohup a hang-up is none
+            signal.signal(number, interrupt)
     try:
         result = job()
     except ShakedownError as error:

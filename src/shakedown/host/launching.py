@@ -23,6 +23,7 @@ from shakedown.host import procfs
 
 _READY_S = 30.0  # a program on a slow network disk; the supervisor itself needs 0.2 s
 _BOOT = "import sys; sys.path.append(sys.argv[1]); from shakedown.host.supervisor import main; main()"
+_ERRORS = "supervisor.err"
 _PASSED_ON = ("PATH", "LD_LIBRARY_PATH", "LANG", "LC_ALL", "TMPDIR")
 
 
@@ -111,13 +112,18 @@ def start_supervisor(
     return run, line
 
 
+def was_begun(folder: Path) -> bool:
+    """Whether a supervisor was, or is just being, started there."""
+    return (folder / _ERRORS).exists()
+
+
 def _prepare(folder: Path) -> int:
     """Make the folder private and open the supervisor's own error file in it."""
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         folder.chmod(0o700)
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-        return os.open(folder / "supervisor.err", flags, 0o600)
+        return os.open(folder / _ERRORS, flags, 0o600)
     except FileExistsError as problem:
         raise HostProblem(
             f"the run folder was used before: {folder}", "every run needs a new one"
@@ -163,7 +169,7 @@ def _reap_soon(pid: int) -> None:
 def _explain(answer: dict[str, Any] | None, launch: Launch, folder: Path) -> HostProblem | UsageError:
     if answer is None:
         return HostProblem(
-            f"the supervisor did not report within {_READY_S:.0f} s", f"see {folder / 'supervisor.err'}"
+            f"the supervisor did not report within {_READY_S:.0f} s", f"see {folder / _ERRORS}"
         )
     said = os.strerror(answer["errno"])
     if answer["problem"] == "folder":

@@ -31,7 +31,7 @@ from shakedown.host import cgroup, execution, output, procfs, sockets, stacks
 from shakedown.host.family import Family
 from shakedown.host.gpu import GpuReader
 from shakedown.host.ladder import bring_down
-from shakedown.host.launching import Lifeline, check_launch, start_supervisor
+from shakedown.host.launching import Lifeline, check_launch, start_supervisor, was_begun
 from shakedown.host.samples import Sampler
 from shakedown.host.shm import sweep
 from shakedown.host.state import RunState, read_state, write_state
@@ -74,10 +74,12 @@ class LocalHost:
         self._held[run.folder] = _Held(lifeline=lifeline, redactor=Redactor.of(launch.env, launch.argv))
         return run
 
-    def attach_run(self, folder: Path) -> Run:
-        """Find a run again from its folder. Raises HostProblem where there is none."""
+    def attach_run(self, folder: Path, *, patience_s: float = 0.0) -> Run:
+        """Find a run again from its folder, or one about to start there. Raises HostProblem for none."""
         folder = folder.absolute()
-        state = read_state(folder)
+        until = time.monotonic() + patience_s
+        while (state := read_state(folder)) is None and was_begun(folder) and time.monotonic() < until:
+            time.sleep(_POLL_S)
         if state is None:
             raise HostProblem(f"no run to be found in {folder}")
         if state.boot_id != procfs.boot_id():  # the numbers are other processes' now
