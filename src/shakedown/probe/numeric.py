@@ -95,7 +95,7 @@ def judge_consistency(decoded: Scored, rescored: Scored) -> Layer:
             name, f"{len(ours)} generated tokens could be compared, {FEWEST_TOKENS} are needed"
         )
     median, share = statistics.median(ours), sum(d > OUTLIER_NATS for d in ours) / len(ours)
-    floor = statistics.median(noise) if noise else 0.0
+    floor = statistics.median(noise) if len(noise) >= FEWEST_TOKENS else 0.0
     text = (
         f"median {median:.3f} nats, at most {max(ours):.2f}, {share:.0%} off by more than 1 nat, "
         f"over {len(ours)} tokens; reading the prompt twice: {floor:.3f}"

@@ -40,13 +40,15 @@ class Task:
     max_tokens: int
 
     def found(self, answer: str) -> int:
-        """How many of the expected words the answer holds, in order."""
-        words = "".join(c if c.isalnum() else " " for c in answer.lower()).split()
-        count = 0
-        for word in words:
-            if count < len(self.expected) and word == self.expected[count]:
-                count += 1
-        return count
+        """How many of the expected words the answer holds in order: the longest common subsequence,
+        so that one slip (fp8 KV cache: "pillow six" for "pillow eleven") costs one word."""
+        best = [0] * (len(self.expected) + 1)
+        for word in "".join(c if c.isalnum() else " " for c in answer.lower()).split():
+            before = best.copy()
+            for place, expected in enumerate(self.expected):
+                hit = before[place] + 1 if word == expected else 0
+                best[place + 1] = max(before[place + 1], best[place], hit)
+        return best[-1]
 
     def passed(self, answer: str) -> bool:
         return self.found(answer) >= self.needed
@@ -81,14 +83,14 @@ def _code_word(repeats: int) -> Task:
     )
 
 
-# Twelve of thirteen: a model with three partly zeroed layers copied seven words before it derailed,
-# while two of its three passages still read below 6 nats.
+# Eleven of thirteen: a model with three partly zeroed layers copied eight words before it derailed
+# while two of its three passages still read below 6 nats; one with an fp8 KV cache copied twelve.
 COPY = Task(
     name="copy",
     raw=f"The list: {_LIST}.\nThe same list once more: violet lantern seven, brown kettle",
     chat=f"Repeat this sentence word for word: {_LIST}",
     expected=tuple(_LIST.replace(",", "").split()[5:]),
-    needed=12,
+    needed=11,
     max_tokens=30,
 )
 CODE_WORD = _code_word(repeats=8)  # about 700 tokens: many blocks of KV cache, more than one tile

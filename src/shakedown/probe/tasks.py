@@ -45,21 +45,22 @@ class Work:
 def do_tasks(target: Target, path: str, budget: Budget, progress: Callable[[str], None]) -> Work:
     """The copy task and the code word, then both together. `path` is the endpoint known to speak."""
     progress("copy a list")
-    attempts = [_try(target, COPY, path, budget)]
+    attempts, code_word = [_try(target, COPY, path, budget)], CODE_WORD
     if not _over(attempts):
         progress("a code word in a long prompt")
-        recalled = _try(target, CODE_WORD, path, budget)
+        recalled = _try(target, code_word, path, budget)
         if recalled.too_long:
-            recalled = _try(target, CODE_WORD_SHORT, path, budget)
+            code_word = CODE_WORD_SHORT
+            recalled = _try(target, code_word, path, budget)
         attempts.append(recalled)
     layers = [attempt.layer for attempt in attempts]
     answers = tuple(attempt.answer for attempt in attempts if attempt.answer is not None)
     if not _over(attempts):
         progress("two requests at once")
-        together = _try_both(target, path, budget)
+        together = _try_both(target, code_word, path, budget)
         layer = _compare(attempts, together)
         if layer.state is LayerState.FAILED:
-            again = _try_both(target, path, budget)
+            again = _try_both(target, code_word, path, budget)
             if _compare(attempts, again).state is not LayerState.FAILED:
                 layer = replace(layer, state=LayerState.ODD, text=f"once in two: {layer.text}")
             together += again
@@ -105,11 +106,11 @@ def _try(target: Target, task: Task, path: str, budget: Budget) -> Attempt:
     return Attempt(answer=spoken.text, layer=layer)
 
 
-def _try_both(target: Target, path: str, budget: Budget) -> list[Attempt]:
+def _try_both(target: Target, code_word: Task, path: str, budget: Budget) -> list[Attempt]:
     done: list[Attempt] = []
     threads = [
         threading.Thread(target=lambda t=task: done.append(_try(target, t, path, budget)), daemon=True)
-        for task in (COPY, CODE_WORD_SHORT)
+        for task in (COPY, code_word)
     ]
     for thread in threads:
         thread.start()
