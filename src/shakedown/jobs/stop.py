@@ -28,8 +28,6 @@ def stop_job(path: Path | None, entry_id: str, *, dry_run: bool) -> JobResult:
 
 
 def stop_trial(ledger: Ledger, host: LocalHost, trial: TrialRecord, *, dry_run: bool) -> dict[str, object]:
-    if trial.state is RecordState.OPEN:
-        return said(trial, "still watched by the process that started it: interrupt that, with Ctrl-C", ())
     try:
         run = host.attach_run(trial.folder)
     except HostProblem:
@@ -38,6 +36,8 @@ def stop_trial(ledger: Ledger, host: LocalHost, trial: TrialRecord, *, dry_run: 
     names = [f"{p.name} (pid {p.pid})" for p in running] if isinstance(running, tuple) else []
     if not names:
         return said(trial, "nothing of it is running", ())
+    if trial.state is RecordState.OPEN:  # the watcher would take our signal for a crash of the launch
+        return said(trial, "still watched by the process that started it: press Ctrl-C there", names)
     if dry_run:
         return said(trial, f"would end {', '.join(names)}", ())
     healthy = trial.kept_running and trial.state is RecordState.FINISHED
