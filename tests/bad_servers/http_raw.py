@@ -1,6 +1,7 @@
 """A listener that speaks bad HTTP, or none: http_raw.py MODE [CERTIFICATE]. Prints its port."""
 
 import contextlib
+import re
 import socket
 import ssl
 import sys
@@ -24,10 +25,21 @@ def drip(client: socket.socket, data: bytes) -> None:
         time.sleep(0.05)
 
 
+def read_request(client: socket.socket) -> None:
+    """All of it: closing on unread bytes resets the connection, which is another fault."""
+    data = b""
+    while b"\r\n\r\n" not in data:
+        data += client.recv(65536) or b"\r\n\r\n"
+    found = re.search(rb"content-length: (\d+)", data.lower())
+    left = int(found[1]) - len(data.split(b"\r\n\r\n", 1)[1]) if found else 0
+    while left > 0 and (more := client.recv(65536)):
+        left -= len(more)
+
+
 def serve(client: socket.socket, mode: str) -> None:
     if mode == "close_at_once":
         return
-    client.recv(65536)
+    read_request(client)
     if mode == "drip_head":
         drip(client, HEAD * 100)
     elif mode == "drip_body":
