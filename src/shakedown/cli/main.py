@@ -100,15 +100,21 @@ def show(id: str, ledger: Path | None, as_json: bool) -> None:
 
 
 @cli.command()
-@click.argument("id")
-@click.option("--format", "kind", type=click.Choice(["md", "json"]), default="md", show_default=True)
+@click.argument("ids", nargs=-1, required=True, metavar="ID [ID]")
+@click.option(
+    "--format",
+    "kind",
+    type=click.Choice(["md", "json", "html", "junit", "vllm-issue", "sglang-issue"]),
+    help="Left out: md; for two IDs a table for the terminal.",
+)
 @click.option("--output", type=click.Path(path_type=Path, dir_okay=False), help="Write it to this file.")
 @ledger_option
-def report(id: str, kind: str, output: Path | None, ledger: Path | None) -> None:
-    """Write the report of one run or search."""
-    from shakedown.jobs.ledger import report_job
+def report(ids: tuple[str, ...], kind: str | None, output: Path | None, ledger: Path | None) -> None:
+    """Write the report of one run or search, or set two side by side."""
+    from shakedown.jobs.report import report_job
 
-    finish("report", kind == "json", lambda: report_job(ledger, id, output, as_json=kind == "json"))
+    as_json = kind == "json" and output is None
+    finish("report", as_json, lambda: report_job(ledger, ids, kind, output))
 
 
 @cli.command()

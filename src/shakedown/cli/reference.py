@@ -32,7 +32,12 @@ def reference() -> str:
 
 def block(title: str, command: click.Command, parent: click.Context | None) -> str:
     name = title.split()[-1]
-    context = click.Context(command, info_name=name, parent=parent, max_content_width=100, terminal_width=100)
+    settings = {
+        **cli.context_settings,
+        "max_content_width": 100,
+        "terminal_width": 100,
+    }  # `-h`, as users get it
+    context = click.Context(command, info_name=name, parent=parent, **settings)
     return f"## {title}\n\n```text\n{command.get_help(context)}\n```\n"
 
 

@@ -1,22 +1,13 @@
-"""`shakedown runs`, `show` and `report`: the ledger, read."""
+"""`shakedown runs` and `show`: the ledger, read."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 from shakedown.core import SearchRecord
-from shakedown.errors import UsageError
 from shakedown.jobs.result import ExitCode, JobResult
 from shakedown.ledger import Ledger
-from shakedown.report import (
-    isolate_document,
-    isolate_report,
-    run_document,
-    run_report,
-    runs_document,
-    runs_table,
-    show,
-)
+from shakedown.report import isolate_document, run_document, runs_document, runs_table, show
 
 
 def runs_job(path: Path | None, limit: int) -> JobResult:
@@ -35,20 +26,3 @@ def show_job(path: Path | None, entry_id: str) -> JobResult:
         else:
             document, lines = run_document(record, command="show"), show(record)
     return JobResult(document=document, lines=lines, exit_code=ExitCode.GOOD)
-
-
-def report_job(path: Path | None, entry_id: str, output: Path | None, *, as_json: bool) -> JobResult:
-    with Ledger.open(path) as ledger:
-        record = ledger.find(entry_id)
-        trials = ledger.trials_of(record.id) if isinstance(record, SearchRecord) else ()
-    if isinstance(record, SearchRecord):
-        text, document = isolate_report(record, trials), isolate_document(record, trials, command="report")
-    else:
-        text, document = run_report(record), run_document(record, command="report")
-    if output is None or as_json:
-        return JobResult(document=document, lines=text.splitlines(), exit_code=ExitCode.GOOD)
-    try:
-        output.write_text(text)
-    except OSError as problem:
-        raise UsageError(f"{output} cannot be written: {problem.strerror}") from problem
-    return JobResult(document=document, lines=[f"wrote {output}"], exit_code=ExitCode.GOOD)

@@ -32,7 +32,7 @@ Document = dict[str, Any]
 def run_document(record: TrialRecord, *, command: str = "run") -> Document:
     """One launch. `verdict` is null while it is not judged (`state` says why)."""
     head = {"schema": SCHEMA, "command": command}
-    return _whole(head | _judged(record.judgement) | _trial_facts(record) | {"next": next_steps(record)})
+    return whole(head | _judged(record.judgement) | _trial_facts(record) | {"next": next_steps(record)})
 
 
 def isolate_document(
@@ -48,7 +48,7 @@ def isolate_document(
     cause = first_cause(found)
     recipe = recipe or proven_recipe(search, trials)
     seconds = search.seconds if search.seconds is not None else math.fsum(t.seconds or 0.0 for t in trials)
-    return _whole(
+    return whole(
         {
             "schema": SCHEMA,
             "command": command,
@@ -93,7 +93,7 @@ def isolate_document(
 
 def runs_document(records: Iterable[TrialRecord | SearchRecord]) -> Document:
     """The ledger's list; `verdict` of the whole is null."""
-    return _whole(
+    return whole(
         {"schema": SCHEMA, "command": "runs", "verdict": None, "runs": [_listed(r) for r in records]}
     )
 
@@ -257,7 +257,8 @@ def _hypothesis(hypothesis: Hypothesis) -> Document:
     }
 
 
-def _whole(document: Document) -> Document:
+def whole(document: Document) -> Document:
+    """`document` as every reader of JSON takes it."""
     return {key: _strict(value) for key, value in document.items()}
 
 

@@ -25,6 +25,12 @@ def clean(text: str, limit: int = LONGEST) -> str:
     return shown if len(shown) <= limit else shown[: limit - 1] + "…"
 
 
+def line_of_block(text: str, limit: int = LONGEST) -> str:
+    """One line of a log or a listing: its indentation is kept, all else is as in `clean`."""
+    shown = visible(_ESCAPE_CODES.sub("", text).expandtabs(4)).rstrip()
+    return shown if len(shown) <= limit else shown[: limit - 1] + "…"
+
+
 def storable(text: str) -> str:
     """`text` as any stream takes it: undecodable bytes become `\\xNN`."""
     raw = text.encode("utf-8", "surrogateescape") if _only_bytes(text) else text.encode("utf-8", "replace")

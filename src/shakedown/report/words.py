@@ -173,7 +173,7 @@ def not_known(search: SearchRecord) -> tuple[str, ...]:
         for name, check in cause.certificate
         if check.value is None
     ]
-    if found.note:
+    if found.note and found.ended is not Ended.SERVES:  # that it serves was said
         said.append(found.note)
     if found.ended in (Ended.PROVEN, Ended.NOT_PROVEN):
         facts = dict(search.facts)
