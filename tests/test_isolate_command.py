@@ -142,6 +142,8 @@ def test_a_number_too_large_is_proven(isolate) -> None:
     said = isolate("refuse:--graph-bs>8", "--alpha", "--graph-bs", "16")
     assert said.code == 0
     assert blamed(said.document) == [["--graph-bs 16"]]
+    assert said.document["cause"]["value_note"].startswith("8 works")
+    assert said.document["workaround"]["argv"][-3:] == ["--alpha", "--graph-bs", "8"]
 
 
 def test_wrong_answers_are_a_failure_like_any_other(isolate) -> None:

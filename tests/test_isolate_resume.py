@@ -141,11 +141,12 @@ def test_an_interrupt_cleans_up_first(scene: Scene, number: int, times: int, com
         assert f"--resume {scene.searches()[-1]}" in json.loads(out)["hints"][0]
 
 
-def test_an_interrupt_at_any_moment_leaves_nothing_once_it_has_exited(scene: Scene) -> None:
+def test_an_interrupt_in_mid_start_leaves_nothing_once_it_has_exited(scene: Scene) -> None:
     moments = random.Random(SEED)
-    for _ in range(8):
-        process = scene.begin("run", STAND_IN_LOAD_S="60")
-        time.sleep(moments.uniform(0.3, 1.4))
+    for begun in range(1, 11):
+        process = scene.begin("run", STAND_IN_LOAD_S="60", STAND_IN_DEAF="1")
+        assert eventually(lambda n=begun: len(list(scene.runs.glob("*/supervisor.err"))) == n, within_s=30)
+        time.sleep(moments.uniform(0.0, 0.3))
         process.send_signal(signal.SIGINT)
         _, err = process.communicate(timeout=60)
         assert process.returncode in (130, -signal.SIGINT), err
