@@ -23,7 +23,7 @@ from shakedown.cli.options import (
     ledger_option,
 )
 from shakedown.cli.output import choose_talk, print_error, print_result
-from shakedown.errors import Interrupted, ShakedownError
+from shakedown.errors import Interrupted, ShakedownError, UsageError
 
 if TYPE_CHECKING:
     from shakedown.jobs.result import JobResult
@@ -118,15 +118,34 @@ def report(ids: tuple[str, ...], kind: str | None, output: Path | None, ledger: 
 
 
 @cli.command()
-@click.argument("id")
+@click.argument("id", required=False)
+@click.option("--pid", type=click.IntRange(1), help="A process that no run of ours started: show its tree.")
+@click.option("--yes", is_flag=True, help="With --pid: end exactly what is shown, and children it forks.")
+@click.option("--grace", type=Duration(), default="15s", show_default=True, help="With --pid: before KILL.")
 @click.option("--dry-run", is_flag=True, help="Print what would be signalled; signal nothing.")
 @ledger_option
 @json_option
-def stop(id: str, dry_run: bool, ledger: Path | None, as_json: bool) -> None:
-    """End what a run or search of ours left running."""
-    from shakedown.jobs.stop import stop_job
+def stop(
+    id: str | None,
+    pid: int | None,
+    yes: bool,
+    grace: float,
+    dry_run: bool,
+    ledger: Path | None,
+    as_json: bool,
+) -> None:
+    """End what a run or search of ours left running, or with --pid and --yes a foreign process tree."""
 
-    finish("stop", as_json, lambda: stop_job(ledger, id, dry_run=dry_run))
+    def job() -> JobResult:
+        from shakedown.jobs.stop import stop_foreign_job, stop_job
+
+        if id is not None and pid is None:
+            return stop_job(ledger, id, dry_run=dry_run)
+        if pid is not None and id is None:
+            return stop_foreign_job(pid, agreed=yes, dry_run=dry_run, grace_s=grace)
+        raise UsageError("say what to stop: the ID of a run, or --pid P, not both")
+
+    finish("stop", as_json, job)
 
 
 @cli.command()

@@ -108,6 +108,18 @@ def read_cmdline(pid: int) -> list[str]:
     return [part.decode("utf-8", "replace") for part in raw.rstrip(b"\0").split(b"\0")] if raw else []
 
 
+def read_words(pid: int, file: str, limit: int) -> list[str] | None:
+    """`cmdline` or `environ` of a process, every byte kept; None where we may not look."""
+    raw = _read(f"/proc/{pid}/{file}", limit)
+    return None if raw is None else [os.fsdecode(word) for word in raw.removesuffix(b"\0").split(b"\0")]
+
+
+def read_fields(pid: int) -> dict[str, str]:
+    """/proc/PID/status as names and values; {} where the process is gone."""
+    lines = (_read(f"/proc/{pid}/status") or b"").decode("utf-8", "replace").splitlines()
+    return {name: value.strip() for name, _, value in (line.partition(":") for line in lines)}
+
+
 def read_wchan(pid: int) -> str:
     return (_read(f"/proc/{pid}/wchan") or b"").decode("utf-8", "replace")
 

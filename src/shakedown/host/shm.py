@@ -58,6 +58,11 @@ def sweep(seen: Iterable[ShmObject]) -> list[str]:
     return sorted(it.path for it in there - used if not (blind and _is_shared(it)) and _unlink(it))
 
 
+def still_there(seen: Iterable[ShmObject]) -> list[str]:
+    """Paths of those that have not been removed."""
+    return sorted({it.path for it in seen if _is_still(it)})
+
+
 def _entries() -> list[tuple[str, os.stat_result]]:
     found = []
     for path in Path(_FOLDER).glob("**/*"):

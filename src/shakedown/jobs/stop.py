@@ -1,4 +1,4 @@
-"""`shakedown stop`: end what a run of ours left."""
+"""`shakedown stop`: end what a run of ours left, or a foreign tree once it was shown and agreed to."""
 
 from __future__ import annotations
 
@@ -6,7 +6,11 @@ from pathlib import Path
 
 from shakedown.core import Ending, RecordState, SearchRecord, TrialRecord
 from shakedown.errors import HostProblem
+from shakedown.host import foreign
+from shakedown.host.felling import Felled, fell
 from shakedown.host.local import LocalHost
+from shakedown.host.shm import still_there
+from shakedown.jobs.foreign import Survey, survey, survey_document, survey_lines
 from shakedown.jobs.result import ExitCode, JobResult
 from shakedown.launch import HEALTHY_GRACE_S
 from shakedown.ledger import Ledger
@@ -56,3 +60,45 @@ def told(ending: Ending, names: list[str]) -> str:
 
 def said(trial: TrialRecord, text: str, left: list[str] | tuple[str, ...]) -> dict[str, object]:
     return {"id": trial.id, "said": f"{trial.id}: {text}", "left": list(left)}
+
+
+def stop_foreign_job(pid: int, *, agreed: bool, dry_run: bool, grace_s: float) -> JobResult:
+    """Shows a process that we did not start, with its descendants; ends exactly these once `agreed`.
+
+    Raises UsageError for what is never ended.
+    """
+    process = foreign.find(pid)
+    if process is None:
+        text = f"there is no process {pid}: it is already dead"
+        return foreign_result({"pid": pid, "said": text, "ended": 0, "left": []}, [text], ExitCode.GOOD)
+    foreign.refuse_to_end(pid)
+    found = survey(process, LocalHost())
+    lines, document = survey_lines(found), survey_document(found)
+    if dry_run or not agreed:
+        count = len(found.members)
+        text = f"nothing was ended; --yes ends exactly {'these' if count > 1 else 'this'}"
+        document |= {"said": text, "ended": 0, "left": []}
+        return foreign_result(document, [*lines, text], ExitCode.GOOD if dry_run else ExitCode.USAGE)
+    felled = fell(process.identity, users={member.uid for member in found.members}, grace_s=grace_s)
+    left = [each.pid for each in felled.left]
+    said_lines = felled_lines(felled, found)
+    document |= {"said": said_lines[0], "ended": felled.ended, "left": left, "seconds": felled.seconds}
+    return foreign_result(document, [*lines, *said_lines], ExitCode.BAD if left else ExitCode.GOOD)
+
+
+def felled_lines(felled: Felled, found: Survey) -> list[str]:
+    forced = ", some of them only by KILL" if felled.forced else ""
+    count = f"{felled.ended} process{'es' * (felled.ended != 1)}"
+    lines = [f"ended {count} in {felled.seconds:.1f} s{forced}" if felled.ended else "already dead"]
+    if felled.left:
+        names = {member.sample.pid: member.sample.name for member in found.members}
+        still = ", ".join(f"{names.get(each.pid, 'a process')} (pid {each.pid})" for each in felled.left)
+        lines.insert(0, f"STILL ALIVE: {still}")
+    if kept := still_there(found.shm):
+        lines.append(f"left in /dev/shm: {', '.join(kept)}; others may use it, so it is yours to remove")
+    return lines
+
+
+def foreign_result(document: dict[str, object], lines: list[str], exit_code: ExitCode) -> JobResult:
+    head = {"schema": "shakedown/1", "command": "stop", "verdict": None}
+    return JobResult(document=head | document, lines=lines, exit_code=exit_code)

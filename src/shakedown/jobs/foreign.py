@@ -1,0 +1,145 @@
+"""A process that we did not start, as commands show it: its tree, owner, GPUs, ports and shared memory.
+
+It never signals anything.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from shakedown.core import GpuUse, Identity, Missing, ProcessSample
+from shakedown.errors import UsageError
+from shakedown.host import foreign, procfs
+from shakedown.host.foreign import ForeignProcess, Listening
+from shakedown.host.local import LocalHost
+from shakedown.host.procfs import ShmObject
+from shakedown.host.samples import Sampler
+from shakedown.redact import Redactor
+from shakedown.report.words import seconds_words
+
+MOST_SHOWN = 40  # processes of a tree; a compile pool has hundreds
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Member:
+    sample: ProcessSample
+    uid: int
+    user: str
+    age_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Survey:
+    """All that is held by a process and its descendants at one moment. `run_id`: of ours, "" if not."""
+
+    process: ForeignProcess
+    members: tuple[Member, ...]
+    gpus: tuple[GpuUse, ...] | Missing
+    ports: tuple[Listening, ...]
+    shm: tuple[ShmObject, ...]
+    run_id: str
+
+    @property
+    def tree(self) -> tuple[Identity, ...]:
+        return tuple(Identity(pid=m.sample.pid, started_ticks=m.sample.started_ticks) for m in self.members)
+
+
+def require_process(pid: int) -> ForeignProcess:
+    """Raises UsageError for a number that no living process has."""
+    process = foreign.find(pid)
+    if process is None:
+        raise UsageError(f"there is no process {pid}", "it may have ended; ps -ef lists what runs")
+    return process
+
+
+def redactor_of(process: ForeignProcess) -> Redactor:
+    """Knows the secrets of its command line and environment, as far as they can be read."""
+    env = {} if isinstance(process.env, Missing) else process.env
+    argv = () if isinstance(process.argv, Missing) else process.argv
+    return Redactor.of(env, argv)
+
+
+def survey(process: ForeignProcess, host: LocalHost) -> Survey:
+    tree = foreign.tree_of(process.identity)
+    sampler, redactor = Sampler(), redactor_of(process)
+    members = []
+    for each in tree:
+        sample = sampler.sample(each.pid, each.started_ticks, redactor)
+        if sample is not None:
+            uid = foreign.uid_of(each.pid)
+            age_s = foreign.age_s(each.started_ticks)
+            members.append(Member(sample=sample, uid=uid, user=foreign.user_name(uid), age_s=age_s))
+    shm = {it for each in tree for it in procfs.shm_used(each.pid) or ()}
+    return Survey(
+        process=process,
+        members=tuple(members),
+        gpus=host.gpu_use([each.pid for each in tree]),
+        ports=foreign.ports_of(tree),
+        shm=tuple(sorted(shm)),
+        run_id=foreign.supervised_run(process.identity.pid)[0],
+    )
+
+
+def survey_lines(found: Survey) -> list[str]:
+    lines = [f"{'pid':>8}  {'user':<10} {'age':>10} {'cpu':>10} {'memory':>9}  state  name"]
+    depth: dict[int, int] = {}
+    for member in found.members[:MOST_SHOWN]:
+        it = member.sample
+        depth[it.pid] = depth.get(it.ppid, -1) + 1
+        lines.append(
+            f"{it.pid:>8}  {member.user:<10} {seconds_words(member.age_s):>10} {seconds_words(it.cpu_s):>10}"
+            f" {size_words(it.rss_bytes):>9}  {it.state:<5}  {'  ' * depth[it.pid]}{it.name}"
+        )
+    if len(found.members) > MOST_SHOWN:
+        lines.append(f"{'':>8}  and {len(found.members) - MOST_SHOWN} more")
+    lines.append(f"owner    {', '.join(sorted({member.user for member in found.members}))}")
+    lines.append(f"GPUs     {gpu_words(found.gpus)}")
+    ports = (f"{shown_address(each)} (pid {each.pid})" for each in found.ports)
+    lines.append(f"ports    {', '.join(ports) or 'none'}")
+    shm = ", ".join(it.path for it in found.shm[:8])
+    more = f" and {len(found.shm) - 8} more" if len(found.shm) > 8 else ""
+    lines.append(f"/dev/shm {shm or 'nothing'}{more}")
+    if found.run_id:
+        lines.append(f"started by shakedown: `shakedown stop {found.run_id}` ends all of that run")
+    return lines
+
+
+def survey_document(found: Survey) -> dict[str, Any]:
+    return {
+        "pid": found.process.identity.pid,
+        "tree": [
+            {
+                "pid": member.sample.pid,
+                "ppid": member.sample.ppid,
+                "name": member.sample.name,
+                "state": member.sample.state,
+                "user": member.user,
+                "age_s": member.age_s,
+                "cpu_s": member.sample.cpu_s,
+                "rss_bytes": member.sample.rss_bytes,
+            }
+            for member in found.members
+        ],
+        "owner": found.process.user,
+        "gpus": None
+        if isinstance(found.gpus, Missing)
+        else [{"pid": use.pid, "used_bytes": use.used_bytes} for use in found.gpus],
+        "ports": [{"port": it.port, "address": it.address, "pid": it.pid} for it in found.ports],
+        "shm": [it.path for it in found.shm],
+        "run": found.run_id or None,
+    }
+
+
+def gpu_words(gpus: tuple[GpuUse, ...] | Missing) -> str:
+    if isinstance(gpus, Missing):
+        return f"not known: {gpus.why}"
+    return ", ".join(f"pid {use.pid} holds {size_words(use.used_bytes)}" for use in gpus) or "none held"
+
+
+def shown_address(it: Listening) -> str:
+    return f"[{it.address}]:{it.port}" if ":" in it.address else f"{it.address}:{it.port}"
+
+
+def size_words(count: int) -> str:
+    return f"{count / 2**30:.1f} GiB" if count >= 2**30 else f"{count / 2**20:.0f} MiB"
