@@ -96,7 +96,7 @@ def test_one_failed_task_without_numbers_is_undecided():
 
 
 def test_random_weights_on_purpose_are_asked_for_a_token_only():
-    report = judge("random", random_weights=True)
+    report = judge("random", token_only=True)
     assert report.verdict is Verdict.SERVES
     assert list(states(report)) == ["plain"]
 
@@ -151,7 +151,7 @@ def test_an_abandoned_check_sends_nothing_more():
 
 
 def test_evidence_is_dated_by_the_clock_it_is_given():
-    with serving("http_model.py", random_weights=True) as target:
+    with serving("http_model.py", token_only=True) as target:
         report = check(target, clock=lambda: 17.0)
     assert {evidence.at_s for evidence in report.evidence} == {17.0}
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import time
 from dataclasses import replace
 
-from shakedown.core import Experiment, Factor, Host, Outcome, Signature
+from shakedown.core import Experiment, Factor, Host, Outcome, Phase, Purpose, Signature, Verdict
 from shakedown.errors import BudgetSpent
 from shakedown.isolate.factors import apply, with_debug_logging
 from shakedown.jobs.reading import Reading
@@ -18,6 +18,7 @@ from shakedown.jobs.trials import looking_on, noted_variables, occasion_of, subj
 from shakedown.ledger import Ledger
 from shakedown.trial import run_recorded
 
+BETWEEN = frozenset({Purpose.SPLIT, Purpose.ALONE, Purpose.ONE_LESS, Purpose.PEEL})
 CUT = "cut"  # the fingerprint of a launch that ran out of time
 
 
@@ -85,6 +86,7 @@ class TrialOracle:
             deadline_s=left_s,
             launch=launch,
             expected=self._expected,
+            token_only=token_decides(experiment.purpose, self._expected),
         )
         occasion = replace(
             occasion_of(self._reading, self.noted_env), search_id=self._search_id, experiment=experiment
@@ -94,3 +96,13 @@ class TrialOracle:
         if record.judgement.fingerprint == CUT:
             raise BudgetSpent(f"{title} was cut by the deadline")
         return Outcome(trial_id=record.id, judgement=record.judgement, seconds=record.seconds or 0.0)
+
+
+def token_decides(purpose: Purpose, failing: Signature | None) -> bool:
+    """Between the ends of a search for a failure before ready, one token shows that a launch passes.
+
+    The ends themselves (the launch as given, safe mode, what is handed back) must also be right.
+    """
+    if purpose not in BETWEEN or failing is None:
+        return False
+    return failing.verdict in {Verdict.CRASHED, Verdict.HUNG} and failing.phase.order < Phase.READY.order

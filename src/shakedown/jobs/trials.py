@@ -40,6 +40,7 @@ def subject_of(
     launch: Launch | None = None,
     expected: Signature | None = None,
     keep: bool = False,
+    token_only: bool = False,
 ) -> Subject:
     """The launch as it will be watched: with what the ledger has learnt of this engine and model."""
     engine = reading.command.engine
@@ -49,7 +50,7 @@ def subject_of(
         launch=launch or reading.command.launch,
         engine=engine,
         port=reading.port,
-        target=reading.target,
+        target=replace(reading.target, token_only=token_only) if reading.target else None,
         limits=replace(Limits(), learnt=learnt, expected=expected),
         ready_log=request.ready_log,
         deadline_s=deadline_s,

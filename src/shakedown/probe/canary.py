@@ -186,7 +186,7 @@ def _examine(case: _Case) -> Trouble | None:
     case.target = replace(case.target, model=served_model(case.target, min(case.deadline_s, MODELS_S)))
     case.plain = plain = ask_plainly(case.target, case.deadline_s, case.step)
     case.record_plain(plain)
-    if plain.trouble is None and not case.target.random_weights:
+    if plain.trouble is None and not case.target.token_only:
         return _check_numbers(case, plain)
     return plain.trouble
 

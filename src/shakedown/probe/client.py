@@ -29,7 +29,7 @@ LEAVE_S = 0.2  # what a cut request gets to end its thread tidily; after that it
 class Target:
     """A server to ask: where, under which name and with which key. `base_url` includes a root path.
 
-    `health_path` None: the engine has none. `random_weights`: the launch is meant to have them.
+    `health_path` None: the engine has none. `token_only`: its answers mean nothing (random weights) or do not matter now.
     """
 
     base_url: str
@@ -38,7 +38,7 @@ class Target:
     logprobs: LogprobStyle
     health_path: str | None
     engine: str
-    random_weights: bool = False
+    token_only: bool = False
 
     def url(self, path: str) -> str:
         return self.base_url.rstrip("/").removesuffix("/v1") + path
