@@ -32,11 +32,7 @@ def reference() -> str:
 
 def block(title: str, command: click.Command, parent: click.Context | None) -> str:
     name = title.split()[-1]
-    settings = {
-        **cli.context_settings,
-        "max_content_width": 100,
-        "terminal_width": 100,
-    }  # `-h`, as users get it
+    settings = {**cli.context_settings, "max_content_width": 100, "terminal_width": 100}
     context = click.Context(command, info_name=name, parent=parent, **settings)
     return f"## {title}\n\n```text\n{command.get_help(context)}\n```\n"
 

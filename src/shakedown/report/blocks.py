@@ -55,9 +55,17 @@ def facts(pairs: Iterable[tuple[str, Child]]) -> Html:
     return tag("dl", shown, class_="facts")
 
 
-def table(caption: str, heads: Sequence[str], rows: Iterable[Html], *, numbers: Sequence[str] = ()) -> Html:
+def table(
+    caption: str,
+    heads: Sequence[str],
+    rows: Iterable[Html],
+    *,
+    numbers: Sequence[str] = (),
+    small: bool = False,
+) -> Html:
     marks = [tag("th", head, scope="col", class_="num" if head in numbers else None) for head in heads]
-    body = tag("table", tag("caption", caption), tag("thead", tag("tr", marks)), tag("tbody", rows))
+    parts = (tag("caption", caption), tag("thead", tag("tr", marks)), tag("tbody", rows))
+    body = tag("table", *parts, class_="small" if small else None)
     return tag("div", body, class_="scroll")
 
 
@@ -66,9 +74,9 @@ def row(*cells: Child, numbers: Sequence[int] = (), id: str | None = None) -> Ht
     return tag("tr", tds, id=id)
 
 
-def fold(summary: Child, *children: Child, note: str = "") -> Html:
+def fold(summary: Child, *children: Child, note: str = "", kind: str | None = None) -> Html:
     said = tag("summary", summary, tag("span", note, class_="note") if note else None)
-    return tag("details", said, children)
+    return tag("details", said, children, class_=kind)
 
 
 def names(names: Iterable[str]) -> Html | None:
@@ -110,7 +118,7 @@ def started(record: TrialRecord | SearchRecord) -> str:
 def phases_table(judgement: Judgement, seconds: float | None) -> Html | None:
     times = phase_times(judgement, seconds)
     rows = [row(time.phase.value, time.words) for time in times]
-    return table("The launch as a whole", ("phase", "time"), rows) if rows else None
+    return table("The launch as a whole", ("phase", "time"), rows, small=True) if rows else None
 
 
 def stack(judgement: Judgement) -> Html | None:
@@ -126,7 +134,9 @@ def answers(judgement: Judgement) -> Html | None:
     """What the canary asked and got; folded in with the other evidence where it did not serve."""
     asked = [each for each in judgement.evidence if each.kind.startswith("canary ")]
     rows = [row(clean(each.kind.removeprefix("canary "), 40), clean(each.text, LONGEST)) for each in asked]
-    return table("Questions to the running server", ("question", "answer"), rows) if rows else None
+    return (
+        table("Questions to the running server", ("question", "answer"), rows, small=True) if rows else None
+    )
 
 
 def evidence(judgement: Judgement) -> Html | None:
@@ -153,7 +163,7 @@ def log(excerpt: LogExcerpt | None) -> list[Html]:
     resolved = [row(code(name), code(value, 400)) for name, value in excerpt.resolved]
     folds = [fold("Log", preformatted(excerpt.lines, class_="log"), note=_log_note(excerpt))]
     if resolved:
-        said = table("As the engine logged them", ("argument", "value"), resolved)
+        said = table("As the engine logged them", ("argument", "value"), resolved, small=True)
         folds.append(fold("Resolved arguments", said, note=str(len(resolved))))
     return folds
 

@@ -57,6 +57,8 @@ ul.names li{display:inline-block;margin:0 .35rem .3rem 0}
 ol.stack{margin:.3rem 0;padding-left:2rem}
 .scroll{overflow-x:auto}
 table{border-collapse:collapse;width:100%;font-variant-numeric:tabular-nums}
+table.small{width:auto}
+table.small td,table.small th{padding-right:2rem}
 caption{text-align:left;color:var(--muted);padding-bottom:.3rem}
 th{text-align:left;font-weight:600;color:var(--muted);font-size:12px;white-space:nowrap}
 th,td{padding:.38rem .8rem .38rem 0;border-bottom:1px solid var(--line);vertical-align:top}
@@ -68,7 +70,7 @@ code.id{white-space:nowrap;overflow-wrap:normal;font-size:12px;background:none;p
 .line>div{white-space:nowrap}
 td .note{display:block;font-size:12px}
 details{margin:.3rem 0}
-details details{margin-left:1rem}
+details.launch>:not(summary){margin-left:1rem}
 summary{cursor:pointer;padding:.15rem 0}
 summary .note{margin-left:.35rem}
 figure{margin:.2rem 0 .4rem}
@@ -96,7 +98,9 @@ del code{color:var(--bad);background:var(--bad-bg)}
 ins code{color:var(--good);background:var(--good-bg)}
 @media (max-width:46rem){.line,.line.two{grid-template-columns:minmax(0,1fr)}
 main,header,footer{padding-left:1rem;padding-right:1rem}}
-@media print{:root{color-scheme:light}body{font-size:10.5pt}
+@media print{:root{color-scheme:light}@page{margin:14mm}body{font-size:9pt}
+.scroll,pre{overflow:visible}table{font-size:8pt}td code.id{font-size:7.5pt}td .note{font-size:7.5pt}
+.line{grid-template-columns:7rem minmax(0,1fr) 9.5rem}.line.two{grid-template-columns:7rem minmax(0,1fr)}
 *{print-color-adjust:exact;-webkit-print-color-adjust:exact}
 main,header,footer{max-width:none;padding-left:0;padding-right:0}
 pre,pre code{white-space:pre-wrap;overflow-wrap:anywhere}

@@ -38,7 +38,8 @@ KEYS = {
 }
 MOST_RANKS = 64
 HEIGHT = 20
-SMALLEST_LABEL = 2.5  # per cent of the width; under it not even one letter fits
+PERCENT_PX = 6.6  # one per cent of a bar's line on a window of 1100 px
+LETTER_PX = 5.8  # of the labels' 11 px type, on average
 HATCHES = tag(
     "svg",
     tag(
@@ -169,8 +170,9 @@ def _bar(bar: Bar, span_s: float) -> Html:
     inner = [tag("rect", width="100%", height=str(HEIGHT), class_=KIND[bar.phase])]
     if bar.open:
         inner.append(tag("rect", width="100%", height=str(HEIGHT), fill="url(#open)"))
-    if width >= SMALLEST_LABEL:
-        inner.append(tag("text", bar.label, x="5", y="14"))
+    room = (width * PERCENT_PX - 8) / LETTER_PX  # letters; a label that is cut off says nothing
+    if label := next((each for each in (bar.label, bar.phase.value) if len(each) <= room), None):
+        inner.append(tag("text", label, x="5", y="14"))
     when = f"{bar.words}, from {bar.started_s:.1f} s to {bar.ended_s:.1f} s"
     return tag(
         "svg",
