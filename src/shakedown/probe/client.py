@@ -29,7 +29,8 @@ LEAVE_S = 0.2  # what a cut request gets to end its thread tidily; after that it
 class Target:
     """A server to ask: where, under which name and with which key. `base_url` includes a root path.
 
-    `health_path` None: the engine has none. `token_only`: its answers mean nothing (random weights) or do not matter now.
+    `health_path` None: the engine has none. `token_only`: what it answers means nothing (random weights)
+    or does not matter now.
     """
 
     base_url: str
