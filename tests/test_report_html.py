@@ -16,6 +16,7 @@ from shakedown.core import Ended, Evidence, Phase, RecordState, SearchRecord, Su
 from shakedown.report.excerpt import HEAD_LINES, TAIL_LINES, LogExcerpt
 from shakedown.report.html import isolate_page, run_page
 from shakedown.report.markup import tag
+from shakedown.report.style import CSS
 from shakedown.report.timeline import rank_rows, timeline
 
 NEVER_CLOSED = {"meta", "br"}
@@ -268,3 +269,26 @@ def test_a_run_of_many_ranks_stays_small():
     many = replace(SERVES, phases=(*phases, span(Phase.SERVING, 9.0, None)))
     text = run_page(trial("t1", judgement=many))
     assert "and 438 more in the ledger" in text
+
+
+def contrast(one: str, other: str) -> float:
+    """As WCAG 2 defines it."""
+
+    def luminance(colour: str) -> float:
+        wide = colour if len(colour) == 7 else "#" + "".join(2 * digit for digit in colour[1:])
+        parts = [int(wide[at : at + 2], 16) / 255 for at in (1, 3, 5)]
+        linear = [part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts]
+        return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+    low, high = sorted((luminance(one), luminance(other)))
+    return (high + 0.05) / (low + 0.05)
+
+
+@pytest.mark.parametrize("theme", [0, 1], ids=["light", "dark"])
+def test_every_text_stands_out_from_its_ground(theme):
+    colours = dict(re.findall(r"--([\w-]+):(#\w+)", CSS.split("prefers-color-scheme:dark")[theme]))
+    pairs = [(text, ground) for text in ("fg", "muted", "link") for ground in ("bg", "soft")]
+    pairs += [(kind, f"{kind}-bg") for kind in ("good", "bad", "warn", "odd", "none")]
+    pairs += [("fg", bar) for bar in ("prepare", "ranks", "load", "build", "up")]
+    faint = {pair: contrast(colours[pair[0]], colours[pair[1]]) for pair in pairs}
+    assert min(faint.values()) >= 4.5, {pair: ratio for pair, ratio in faint.items() if ratio < 4.5}
