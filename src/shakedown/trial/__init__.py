@@ -1,6 +1,18 @@
 """One experiment: started, watched, asked, ended, written down."""
 
+from shakedown.trial.attached import Arrival, attach_recorded, judge_attached, judge_unseen, phase_in
 from shakedown.trial.conduct import Result, Subject, run_trial
 from shakedown.trial.recorded import Occasion, run_recorded
 
-__all__ = ["Occasion", "Result", "Subject", "run_recorded", "run_trial"]
+__all__ = [
+    "Arrival",
+    "Occasion",
+    "Result",
+    "Subject",
+    "attach_recorded",
+    "judge_attached",
+    "judge_unseen",
+    "phase_in",
+    "run_recorded",
+    "run_trial",
+]

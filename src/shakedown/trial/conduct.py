@@ -124,10 +124,16 @@ def end_surely(host: Host, run: Run, judgement: Judgement | None) -> Ending:
 
 
 def observe(
-    host: Host, run: Run, subject: Subject, watcher: Watcher, look_on: Callable[[Assessment], None]
+    host: Host,
+    run: Run,
+    subject: Subject,
+    watcher: Watcher,
+    look_on: Callable[[Assessment], None],
+    *,
+    asking: Asking | None = None,
 ) -> Judgement:
     """Watches and asks, side by side, until one of the two knows."""
-    asking = Asking(subject.target, subject.ready_log, lambda: host.clock_s() - run.started_s)
+    asking = asking or Asking(subject.target, subject.ready_log, lambda: host.clock_s() - run.started_s)
     try:
         while True:
             assessment = watcher.step()

@@ -1,0 +1,155 @@
+"""The reading half of a `Host` for a running server that we did not start.
+
+It never starts, signals or ends anything, and reads the server's log from where it ended when we came.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import NoReturn
+
+from shakedown.core import (
+    Ending,
+    Execution,
+    Exit,
+    GpuUse,
+    Identity,
+    Launch,
+    Listener,
+    Missing,
+    ProcessSample,
+    Run,
+    StackDump,
+)
+from shakedown.errors import HostProblem, UsageError
+from shakedown.host import output, procfs
+from shakedown.host.family import Family
+from shakedown.host.foreign import listening_on
+from shakedown.host.local import LocalHost
+from shakedown.host.samples import Sampler
+from shakedown.host.scrub import Scrubber
+from shakedown.redact import Redactor
+
+TAIL_BYTES = 64 << 10  # of the log before we came: kept for the report, never taken for news
+_READ_BYTES = 1 << 20
+
+
+class AttachedHost:
+    """A foreign tree as a run: its folder holds a redacted copy of the log's tail and what comes after.
+
+    `log` None: its output goes where we cannot read it. Times count from the moment of attaching.
+    """
+
+    def __init__(
+        self, local: LocalHost, root: Identity, folder: Path, *, log: Path | None, redactor: Redactor
+    ) -> None:
+        self._local = local
+        self._redactor = redactor
+        self._sampler = Sampler()
+        self._family = Family(root=None, group=None, known=[(root.pid, root.started_ticks)])
+        self._handle = _open(log) if log else None
+        self._copy = output.RedactedLog(folder, Scrubber(redactor))
+        self._position = self._copy_tail()
+        self.tail, self._tail_bytes = output.read_log(folder, 0)
+        self.run = Run(
+            folder=folder,
+            supervisor=Identity(pid=0, started_ticks=0),
+            leader=root,
+            started_s=time.monotonic(),
+        )
+
+    def close(self) -> None:
+        if self._handle is not None:
+            os.close(self._handle)
+            self._handle = None
+
+    def clock_s(self) -> float:
+        return time.monotonic()
+
+    def processes(self, run: Run) -> tuple[ProcessSample, ...] | Missing:
+        self._family.look()
+        found = [
+            self._sampler.sample(it.pid, it.started_ticks, self._redactor) for it in self._family.members
+        ]
+        return tuple(sample for sample in found if sample)
+
+    def read_log(self, run: Run, offset: int) -> tuple[bytes, int]:
+        """What was written since we came, redacted."""
+        if self._handle is not None:
+            size = os.fstat(self._handle).st_size
+            self._position = self._position if size >= self._position else 0  # it was emptied
+            fresh = os.pread(self._handle, _READ_BYTES, self._position)
+            self._position += len(fresh)
+            self._copy.add(fresh)
+        return output.read_log(run.folder, max(offset, self._tail_bytes))
+
+    def exit_of(self, run: Run) -> Exit | None:
+        alive = procfs.is_alive(run.leader.pid, run.leader.started_ticks)
+        return None if alive else Exit(code=None, signal=None)
+
+    def stacks(self, pid: int, *, native: bool = False) -> StackDump | Missing:
+        return self._local.stacks(pid, native=native)
+
+    def socket_bytes(self, pids: Sequence[int]) -> Mapping[int, int] | Missing:
+        return self._local.socket_bytes(pids)
+
+    def gpu_use(self, pids: Sequence[int]) -> tuple[GpuUse, ...] | Missing:
+        return self._local.gpu_use(pids)
+
+    def listener(self, port: int, run: Run | None = None) -> Listener | None:
+        """Who of the tree listens there, as its own network shows it; else who does here."""
+        for member in self._family.members:
+            listening = {i for i, (_, number) in listening_on(member.pid).items() if number == port}
+            if listening & (procfs.socket_inodes(member.pid) or set()):
+                name = self._sampler.sample(member.pid, member.started_ticks, self._redactor)
+                return Listener(port=port, pid=member.pid, program=name.name if name else "", ours=True)
+        return self._local.listener(port)
+
+    def start(self, launch: Launch, folder: Path, *, detach: bool = False) -> Run:
+        _refuse("started")
+
+    def end(self, run: Run, *, grace_s: float) -> Ending:
+        _refuse("ended")
+
+    def disarm(self, run: Run) -> None:
+        _refuse("let go of")
+
+    def execute(
+        self,
+        argv: Sequence[str],
+        *,
+        env: Mapping[str, str],
+        cwd: Path,
+        stdin: str = "",
+        deadline_s: float,
+    ) -> Execution:
+        return self._local.execute(argv, env=env, cwd=cwd, stdin=stdin, deadline_s=deadline_s)
+
+    def _copy_tail(self) -> int:
+        """Copies the end of the log as it is now; returns where news begin."""
+        if self._handle is None:
+            return 0
+        size = os.fstat(self._handle).st_size
+        start = max(0, size - TAIL_BYTES)
+        tail = os.pread(self._handle, size - start, start)
+        if start:  # begins in mid-line, maybe in a secret
+            tail = tail.partition(b"\n")[2]
+        self._copy.add(tail)
+        return size
+
+
+def _open(log: Path) -> int:
+    """Raises UsageError for a log that cannot be read."""
+    try:
+        return os.open(log, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError as problem:
+        raise UsageError(
+            f"the log {log} cannot be read: {problem.strerror}", "give it with --log FILE"
+        ) from problem
+
+
+def _refuse(what: str) -> NoReturn:
+    raise HostProblem(f"a server that we are only attached to is never {what}")
