@@ -18,6 +18,7 @@ from shakedown import __version__
 from shakedown.cli.options import (
     Duration,
     command_argument,
+    engine_option,
     json_option,
     launch_options,
     ledger_option,
@@ -75,6 +76,39 @@ def isolate(
         return isolate_job(request, choose_talk(), max_launches=max_launches, resume=resume, seed=seed)
 
     finish("isolate", as_json, job)
+
+
+@cli.command()
+@click.argument("target", metavar="URL|PID")
+@click.option(
+    "--log", type=click.Path(path_type=Path, dir_okay=False), help="Its log, where no file is open."
+)
+@click.option("--numeric", is_flag=True, help="Also send requests for log-probabilities.")
+@engine_option
+@click.option("--deadline", type=Duration(), help="Judge what is known after this long: 90s, 10m, 2h.")
+@ledger_option
+@json_option
+def attach(
+    target: str,
+    log: Path | None,
+    numeric: bool,
+    engine: str | None,
+    deadline: float | None,
+    ledger: Path | None,
+    as_json: bool,
+) -> None:
+    """Judge a running server, whoever started it; never stop it."""
+
+    def job() -> JobResult:
+        from shakedown.jobs.attach import attach_job
+        from shakedown.jobs.running import AttachRequest
+
+        request = AttachRequest(
+            where=target, log=log, numeric=numeric, engine=engine, deadline_s=deadline, ledger=ledger
+        )
+        return attach_job(request, choose_talk())
+
+    finish("attach", as_json, job)
 
 
 @cli.command()

@@ -47,12 +47,13 @@ ledger_option = click.option(
     help="Use this ledger instead of the one in your state folder.",
 )
 
+engine_option = click.option(
+    "--engine",
+    type=click.Choice(["vllm", "sglang", "transformers", "generic"]),
+    help="Say which engine it is, where the command does not tell.",
+)
 launch_options = apply_all(
-    click.option(
-        "--engine",
-        type=click.Choice(["vllm", "sglang", "transformers", "generic"]),
-        help="Say which engine it is, where the command does not tell.",
-    ),
+    engine_option,
     click.option("--port", type=click.IntRange(1, 65535), help="Port it will listen on, where unclear."),
     click.option("--ready-url", help="Any server: it is ready when this URL answers 2xx."),
     click.option("--ready-log", help="Any server: it is ready when a line matches this expression."),

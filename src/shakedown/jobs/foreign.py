@@ -6,18 +6,22 @@ It never signals anything.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
-from shakedown.core import GpuUse, Identity, Missing, ProcessSample
+from shakedown.core import Command, GpuUse, Identity, Launch, Missing, ProcessSample
+from shakedown.engines import engine_named, identify, parse
 from shakedown.errors import UsageError
 from shakedown.host import foreign, procfs
 from shakedown.host.foreign import ForeignProcess, Listening
 from shakedown.host.local import LocalHost
 from shakedown.host.procfs import ShmObject
 from shakedown.host.samples import Sampler
+from shakedown.jobs.reading import shipped_table
 from shakedown.redact import Redactor
 from shakedown.report.words import seconds_words
 
+TITLES = (("vllm::", "vllm"), ("sglang::", "sglang"))  # what engines call their processes once argv is wiped
 MOST_SHOWN = 40  # processes of a tree; a compile pool has hundreds
 
 
@@ -79,6 +83,25 @@ def survey(process: ForeignProcess, host: LocalHost) -> Survey:
         shm=tuple(sorted(shm)),
         run_id=foreign.supervised_run(process.identity.pid)[0],
     )
+
+
+def command_of(process: ForeignProcess, engine: str | None, title_of: str = "") -> tuple[Command, list[str]]:
+    """Its command as far as /proc still tells it, and what it does not tell."""
+    notes = []
+    argv = process.argv
+    if isinstance(argv, Missing):
+        notes.append(f"{argv.what} cannot be read: {argv.why}; {process.title!r} is all that is left")
+        argv = ()
+    env, cwd = process.env, process.cwd
+    if isinstance(env, Missing):
+        notes.append(f"{env.what} cannot be read: {env.why}")
+        env = {}
+    launch = Launch(argv=argv, env=env, cwd=Path("/") if isinstance(cwd, Missing) else cwd)
+    chosen = engine_named(engine) if engine else identify(argv, env)
+    if chosen.name == "generic" and engine is None:
+        words = f"{process.title} {title_of}".lower()
+        chosen = next((engine_named(name) for word, name in TITLES if word in words), chosen)
+    return parse(launch, shipped_table(chosen), engine=chosen), notes
 
 
 def survey_lines(found: Survey) -> list[str]:
