@@ -1,0 +1,22 @@
+"""Finding and proving the cause of a failing launch, given an oracle that runs experiments.
+
+Pure: it touches no process, file or clock. numpy loads when a search among factors begins.
+"""
+
+from shakedown.isolate.base import BaseLadder, RungFinding
+from shakedown.isolate.conclusion import isolate
+from shakedown.isolate.forecast import Forecast, forecast
+from shakedown.isolate.judge import compare
+from shakedown.isolate.notebook import SearchLimits
+from shakedown.isolate.prior import Clues
+
+__all__ = [
+    "BaseLadder",
+    "Clues",
+    "Forecast",
+    "RungFinding",
+    "SearchLimits",
+    "compare",
+    "forecast",
+    "isolate",
+]

@@ -1,0 +1,107 @@
+"""The field of one search: a set that fails, a set kept throughout, and what was seen between them.
+
+It never asks for an experiment.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from shakedown.core import Signature, Step
+from shakedown.isolate.closure import Dependencies, Names
+from shakedown.isolate.judge import Showing, classify
+
+Rates = Sequence[tuple[float, float]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Arena:
+    """`universe` shows `target`. `floor` is kept in every experiment and serves, where one is known."""
+
+    universe: Names
+    floor: Names
+    target: Signature
+    needs: Dependencies
+
+    @property
+    def variables(self) -> tuple[str, ...]:
+        return tuple(sorted(self.universe - self.floor))
+
+    def alone(self, members: Names) -> Names:
+        return self.floor | self.needs.with_needs(members)
+
+    def one_less(self, members: Names, member: str) -> Names:
+        return self.floor | self.needs.without(self.needs.with_needs(members), {member})
+
+    def removed(self, members: Names) -> Names:
+        return self.needs.without(self.universe, members)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reading:
+    """One outcome as it bears on an arena. `direct`: of a configuration inside it, not inferred."""
+
+    kept: Names
+    showing: Showing
+    trial_id: str
+    direct: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tally:
+    """All looks at one configuration. `above` are passes of larger ones, which hold for this one too."""
+
+    fails: int = 0
+    serves: int = 0
+    others: int = 0
+    unknown: int = 0
+    above: int = 0
+    trial_ids: tuple[str, ...] = ()
+
+    @property
+    def untestable(self) -> bool:
+        return self.others + self.unknown > 0 and not self.fails and not self.serves
+
+
+def read(steps: Sequence[Step], arena: Arena) -> tuple[Reading, ...]:
+    """The steps that bear on the arena, in order.
+
+    A pass of a set that reaches outside holds for its part inside (fewer factors do not fail where
+    more serve); a failure of such a set may be another cause's and is left out.
+    """
+    readings = []
+    for step in steps:
+        kept = step.experiment.kept
+        if step.experiment.substitutes or step.experiment.debug or not arena.floor <= kept:
+            continue
+        showing = classify(step.outcome.judgement, arena.target)
+        inside = kept <= arena.universe
+        if inside or showing is Showing.SERVES:
+            readings.append(
+                Reading(
+                    kept=kept & arena.universe,
+                    showing=showing,
+                    trial_id=step.outcome.trial_id,
+                    direct=inside,
+                )
+            )
+    return tuple(readings)
+
+
+def tally(readings: Sequence[Reading], kept: Names) -> Tally:
+    own = [reading for reading in readings if reading.direct and reading.kept == kept]
+    count = {showing: sum(reading.showing is showing for reading in own) for showing in Showing}
+    above = [
+        reading
+        for reading in readings
+        if reading.showing is Showing.SERVES and reading.kept >= kept and reading not in own
+    ]
+    return Tally(
+        fails=count[Showing.FAILS],
+        serves=count[Showing.SERVES],
+        others=count[Showing.OTHER],
+        unknown=count[Showing.UNKNOWN],
+        above=len(above),
+        trial_ids=tuple(reading.trial_id for reading in own),
+    )

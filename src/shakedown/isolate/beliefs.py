@@ -1,0 +1,210 @@
+"""What a search believes: hypotheses (base, one, two, three factors, two apart) and flake rates.
+
+It never chooses an experiment. Imports numpy, so import it late.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import combinations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shakedown.isolate.arena import Arena, Reading
+from shakedown.isolate.closure import Dependencies, Names
+from shakedown.isolate.judge import EPSILON, Showing
+
+Floats = NDArray[np.float64]
+Bools = NDArray[np.bool_]
+
+# An assumption until a ledger refits it: base, one, two, three factors, two causes of one factor each.
+BASE, ONE, TWO, THREE, APART = 0.20, 0.52, 0.17, 0.05, 0.06
+RATES = (0.99, 0.9, 0.8, 0.7, 0.6, 0.5, 0.4, 0.3, 0.2, 0.1)
+MISLED = 0.3  # share of the prior that ignores evidence, over hypotheses: an inverted prior costs half less
+DOUBT = 0.01  # prior probability that no hypothesis holds
+SPARED = (0.98, 0.9, 0.65)  # then: chance that removing one factor spares the failure
+SLIP = 0.03  # then: chance that a foretold reading is not so
+MOST_FOR_THREES = 40  # beyond, sets of three are drawn from the likeliest 40 only: 9,880 of them
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Guess:
+    """One hypothesis: no set (base), one set (a cause), two sets (two causes, each enough alone)."""
+
+    sets: tuple[Names, ...]
+    probability: float
+
+
+class Belief:
+    """A posterior over hypotheses and rates, updated by readings of one arena."""
+
+    def __init__(self, arena: Arena, weights: Mapping[str, float], sure: float) -> None:
+        """`sure` is the prior probability that the failure shows (nearly) every time."""
+        self.arena = arena
+        self.names = arena.variables
+        shares = np.array([weights[name] for name in self.names])
+        self._members, self._apart, prior = _hypotheses(
+            arena, shares / shares.sum() if len(shares) else shares
+        )
+        rate_prior = np.array([sure] + [(1 - sure) / (len(RATES) - 1)] * (len(RATES) - 1))
+        self._log = np.log(prior)[:, None] + np.log(rate_prior)[None, :]
+        self._unexplained = np.zeros(len(prior), dtype=bool)
+        self._doubt = Doubt()
+        self._seen = 0
+        self._refresh()
+
+    def update(self, readings: Sequence[Reading]) -> None:
+        """Take in the readings not taken in yet (they only grow at the end)."""
+        for reading in readings[self._seen :]:
+            if reading.showing in (Showing.FAILS, Showing.SERVES):
+                self._doubt.observe(reading.kept, reading.showing is Showing.FAILS)
+                self._observe(self.vector(reading.kept), reading.showing is Showing.FAILS)
+        if len(readings) > self._seen:
+            self._seen = len(readings)
+            self._refresh()
+
+    def vector(self, kept: Names) -> Bools:
+        return np.array([name in kept for name in self.names], dtype=bool)
+
+    def contains(self, kept: Bools, rows: NDArray[np.intp] | None = None) -> Bools:
+        """Which hypotheses (rows, ascending) say that which configurations (columns) can fail."""
+        members, apart = self._members, self._apart
+        if rows is not None:
+            joint = len(members)
+            members, apart = members[rows[rows < joint]], apart[rows[rows >= joint] - joint]
+        whole = (members @ (~kept).T.astype(np.float32)) < 0.5
+        return np.concatenate([whole, kept.T[apart[:, 0]] | kept.T[apart[:, 1]]])
+
+    @property
+    def rates(self) -> tuple[tuple[float, float], ...]:
+        """(rate, probability) pairs: how often the failure shows where it can."""
+        return tuple(zip(RATES, (float(share) for share in self._rate_shares), strict=True))
+
+    @property
+    def rate(self) -> float:
+        return float(np.dot(RATES, self._rate_shares))
+
+    @property
+    def unexplained(self) -> float:
+        """The probability of the hypotheses that leave some failure unexplained."""
+        return float(self.shares[self._unexplained].sum())
+
+    @property
+    def misfit(self) -> float:
+        """The probability that no hypothesis here holds, against one that only expects monotony."""
+        return float(DOUBT / (DOUBT + (1 - DOUBT) * np.exp(self._evidence - self._doubt.log)))
+
+    def guesses(self, count: int) -> tuple[Guess, ...]:
+        """The likeliest hypotheses, likeliest first; ties in order of name."""
+        order = np.argsort(-np.round(self.shares, 12), kind="stable")[:count]
+        return tuple(self._guess(int(row)) for row in order)
+
+    def blame(self) -> Floats:
+        """For each variable, the probability that it is part of a cause."""
+        joint = len(self._members)
+        blame = self.shares[:joint] @ self._members
+        np.add.at(blame, self._apart.ravel(), np.repeat(self.shares[joint:], 2))
+        return np.asarray(blame, dtype=np.float64)
+
+    def _observe(self, kept: Bools, failed: bool) -> None:
+        can = self.contains(kept[None, :])[:, 0]
+        rates = np.array(RATES)
+        if failed:
+            self._log += np.where(can[:, None], np.log(rates)[None, :], np.log(EPSILON))
+            self._unexplained |= ~can
+        else:
+            self._log += np.where(can[:, None], np.log(1 - rates)[None, :], np.log(1 - EPSILON))
+
+    def _refresh(self) -> None:
+        top = self._log.max()
+        joint = np.exp(self._log - top)
+        self._evidence = float(top + np.log(joint.sum()))
+        joint /= joint.sum()
+        self.shares: Floats = joint.sum(axis=1)
+        self._rate_shares: Floats = joint.sum(axis=0)
+        self.mean_rates: Floats = (joint @ np.array(RATES)) / np.maximum(self.shares, 1e-300)
+
+    def _guess(self, row: int) -> Guess:
+        probability = float(self.shares[row])
+        if row < len(self._members):
+            members = frozenset(self.names[column] for column in np.flatnonzero(self._members[row]))
+            return Guess(sets=(members,) if members else (), probability=probability)
+        pair = self._apart[row - len(self._members)]
+        return Guess(sets=tuple(frozenset({self.names[column]}) for column in pair), probability=probability)
+
+
+class Doubt:
+    """What to expect of each reading if no hypothesis holds: a failure shows every time, more factors
+    never help, and each factor removed may, on its own, end it with a share not known."""
+
+    def __init__(self) -> None:
+        self._logs = np.full(len(SPARED), -np.log(len(SPARED)))
+        self._read: list[tuple[Names, bool]] = []
+
+    @property
+    def log(self) -> float:
+        """The log-likelihood of the readings so far."""
+        top = self._logs.max()
+        return float(top + np.log(np.exp(self._logs - top).sum()))
+
+    def observe(self, kept: Names, failed: bool) -> None:
+        expected = self._expected(kept)
+        self._logs += np.log(expected if failed else 1 - expected)
+        self._read.append((kept, failed))
+
+    def _expected(self, kept: Names) -> Floats:
+        """For each share, the probability that this configuration fails."""
+        spared = np.array(SPARED)
+        same = [failed for names, failed in self._read if names == kept]
+        fails = any(failed and names <= kept for names, failed in self._read)
+        serves = any(not failed and names >= kept for names, failed in self._read)
+        if same or fails is not serves:
+            foretold = same[-1] if same else fails
+            return np.full_like(spared, 1 - SLIP if foretold else SLIP)
+        removed = min(
+            (len(names - kept) for names, failed in self._read if failed and names >= kept), default=0
+        )
+        return np.asarray(np.clip(spared**removed, SLIP, 1 - SLIP))
+
+
+def _hypotheses(arena: Arena, shares: Floats) -> tuple[NDArray[np.float32], NDArray[np.intp], Floats]:
+    """Rows of joint members (first the empty one: base), pairs apart, and their prior.
+
+    Sets in which one member implies another are left out: no launch can tell them from their core.
+    """
+    names, needs = arena.variables, arena.needs
+    count = len(names)
+    implied = np.array([[needs.implies(by, name) for name in names] for by in names], dtype=bool)
+    implied = implied.reshape(count, count)
+    related = implied | implied.T
+    twin = np.array([any(_same(by, name, needs) for by in names) for name in names], dtype=bool)
+    ones = np.flatnonzero(~twin)
+    twos = np.array(list(combinations(ones, 2)), dtype=np.intp).reshape(-1, 2)
+    twos = twos[~related[twos[:, 0], twos[:, 1]]]
+    likeliest = np.sort(ones[np.argsort(-shares[ones], kind="stable")[:MOST_FOR_THREES]])
+    threes = np.array(list(combinations(likeliest, 3)), dtype=np.intp).reshape(-1, 3)
+    a, b, c = threes.T
+    threes = threes[~(related[a, b] | related[a, c] | related[b, c])]
+    kinds = [(ONE, ones[:, None]), (TWO, twos), (THREE, threes)]
+    members = np.zeros((1 + sum(len(rows) for _, rows in kinds), count), dtype=np.float32)
+    prior, at = [np.array([BASE])], 1
+    for kind, rows in kinds:
+        members[np.arange(at, at + len(rows))[:, None], rows] = 1
+        prior.append(_spread(kind, shares[rows].prod(axis=1)))
+        at += len(rows)
+    prior.append(_spread(APART, shares[twos].prod(axis=1)))
+    joined = np.concatenate(prior)
+    return members, twos, joined / joined.sum()
+
+
+def _same(first: str, name: str, needs: Dependencies) -> bool:
+    """Whether `name` and an earlier factor need each other."""
+    return first < name and name in needs.needs[first] and first in needs.needs[name]
+
+
+def _spread(total: float, products: Floats) -> Floats:
+    if not len(products):
+        return products
+    return np.asarray(total * ((1 - MISLED) * products / products.sum() + MISLED / len(products)))

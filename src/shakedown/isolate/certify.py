@@ -1,0 +1,171 @@
+"""What a cause must show before it is claimed, and how far it has shown it.
+
+It never asks for an experiment.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from shakedown.core import Check, Factor, FactorKind, Purpose
+from shakedown.isolate.arena import Arena, Rates, Reading, Tally, tally
+from shakedown.isolate.closure import Names
+from shakedown.isolate.judge import Showing, decide
+
+ALONE, ONE_LESS, WORKAROUND = "alone_fails", "one_less_passes", "workaround_serves"
+
+STEADY_RATE = 0.9  # flake rate above which a decided configuration is not looked at again
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Demand:
+    """One experiment of a certificate and what it should show."""
+
+    check: str
+    kept: Names
+    wants: Showing
+    purpose: Purpose
+    reason: str
+
+
+class Evidence:
+    """The readings of an arena under the flake rates believed now."""
+
+    def __init__(self, readings: Sequence[Reading], rates: Rates) -> None:
+        self.readings = readings
+        self.rates = rates
+        self._seen = {reading.kept for reading in readings if reading.direct}
+        self._shown: dict[Names, Showing] = {}
+
+    def tally(self, kept: Names) -> Tally:
+        return tally(self.readings, kept)
+
+    def shows(self, kept: Names) -> Showing:
+        """What a configuration is settled to show; `UNKNOWN` where it needs a look, or another.
+
+        A pass of a larger set counts, but never without a look at the configuration itself.
+        """
+        if kept not in self._seen:
+            return Showing.UNKNOWN
+        if kept not in self._shown:
+            self._shown[kept] = self._decided(self.tally(kept))
+        return self._shown[kept]
+
+    def _decided(self, seen: Tally) -> Showing:
+        if seen.untestable:
+            return Showing.OTHER
+        return decide(seen.fails, seen.serves + (0 if seen.fails else seen.above), self.rates)
+
+    def settled(self, kept: Names) -> bool:
+        """Whether another look can tell nothing: it fails otherwise, or it is decided and never flakes."""
+        showing = self.shows(kept)
+        steady = sum(rate * share for rate, share in self.rates) > STEADY_RATE
+        return showing is Showing.OTHER or (showing is not Showing.UNKNOWN and steady)
+
+    def state(self, demand: Demand) -> bool | None:
+        """Met, not met, or open."""
+        showing = self.shows(demand.kept)
+        if showing is Showing.UNKNOWN:
+            return None
+        if showing is Showing.OTHER:  # one member less: this failure is gone, and what it shows is said
+            return demand.check == ONE_LESS
+        return showing is demand.wants
+
+    def lacks(self, demand: Demand) -> bool:
+        """Whether a look could still meet it: also where a flake has settled it against a likely guess."""
+        return self.state(demand) is not True and self.shows(demand.kept) is not Showing.OTHER
+
+    def bars(self, demand: Demand) -> bool:
+        """Whether it can never be met, as the configuration fails in another way."""
+        return self.state(demand) is False and self.shows(demand.kept) is Showing.OTHER
+
+
+def demands(arena: Arena, sets: Sequence[Names], remedy: Names | None) -> tuple[Demand, ...]:
+    """The certificate of causes that are each enough alone; `remedy` is what the workaround removes."""
+    found: list[Demand] = []
+    for members in sets:
+        found += demands_of(arena, members)
+    if remedy is not None:
+        found.append(
+            Demand(
+                check=WORKAROUND,
+                kept=arena.removed(remedy),
+                wants=Showing.SERVES,
+                purpose=Purpose.WORKAROUND,
+                reason=f"your own command less {spoken(remedy)} should serve",
+            )
+        )
+    return tuple(found)
+
+
+def base_demand(arena: Arena) -> Demand:
+    return Demand(
+        check="safe_mode_fails",
+        kept=arena.floor,
+        wants=Showing.FAILS,
+        purpose=Purpose.PLAIN_NULL if arena.floor else Purpose.SAFE_MODE,
+        reason="does it fail without any of the factors?",
+    )
+
+
+def demands_of(arena: Arena, members: Names) -> tuple[Demand, ...]:
+    alone = Demand(
+        check=ALONE,
+        kept=arena.alone(members),
+        wants=Showing.FAILS,
+        purpose=Purpose.ALONE,
+        reason=f"{spoken(members)} alone should fail",
+    )
+    less = [
+        Demand(
+            check=ONE_LESS,
+            kept=arena.one_less(members, member),
+            wants=Showing.SERVES,
+            purpose=Purpose.ONE_LESS,
+            reason=f"{spoken(members)} alone, less {member}, should not fail",
+        )
+        for member in sorted(members)
+    ]
+    return (alone, *less)
+
+
+def remedies(
+    arena: Arena, sets: Sequence[Names], factors: Mapping[str, Factor], evidence: Evidence
+) -> tuple[Names, ...]:
+    """What a workaround could remove, cheapest to the user first: of each cause one member, then all.
+
+    Those already known not to serve come last, so that the first is the one to try or to trust.
+    """
+    if not sets:
+        return ()
+    singles = [sorted(members, key=lambda name: _price(arena, factors, name)) for members in sets]
+    widest = max(len(members) for members in singles)
+    tries = [frozenset(members[min(step, len(members) - 1)] for members in singles) for step in range(widest)]
+    tries.append(frozenset().union(*sets))
+    unique = list(dict.fromkeys(tries))
+    bad = (Showing.FAILS, Showing.OTHER)
+    return tuple(sorted(unique, key=lambda removed: evidence.shows(arena.removed(removed)) in bad))
+
+
+def _price(arena: Arena, factors: Mapping[str, Factor], name: str) -> tuple[bool, int, str]:
+    """An off-switch costs less than a removal; a removal takes along what needs it."""
+    gone = arena.universe - arena.removed(frozenset({name}))
+    switch = factors[name].kind in (FactorKind.DEFAULT, FactorKind.BACKEND) or bool(factors[name].add_argv)
+    return (not switch, sum(factors[other].dear for other in gone), name)
+
+
+def check(evidence: Evidence, found: Sequence[Demand], other_notes: Mapping[str, str]) -> Check:
+    """The demands of one kind as one line: true if all are met, false if one is not, else not known."""
+    states = [evidence.state(demand) for demand in found]
+    value = False if False in states else None if None in states else True
+    ids = [trial for demand in found for trial in evidence.tally(demand.kept).trial_ids]
+    notes = [other_notes[trial] for trial in ids if trial in other_notes]
+    return Check(value=value, trial_ids=tuple(dict.fromkeys(ids)), note="; ".join(dict.fromkeys(notes)))
+
+
+def spoken(names: Names) -> str:
+    ordered = sorted(names)
+    if len(ordered) > 4:
+        return f"{', '.join(ordered[:3])} and {len(ordered) - 3} more"
+    return " and ".join(filter(None, [", ".join(ordered[:-1]), *ordered[-1:]]))

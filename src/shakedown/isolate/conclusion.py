@@ -1,0 +1,235 @@
+"""What a search ended with, as the one record other rooms read.
+
+It never asks for an experiment.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from shakedown.core import (
+    Cause,
+    CauseKind,
+    Check,
+    Conclusion,
+    Ended,
+    Factor,
+    Hypothesis,
+    Judgement,
+    Match,
+    Oracle,
+    Purpose,
+    Step,
+    Workaround,
+)
+from shakedown.isolate.arena import read
+from shakedown.isolate.base import BaseLadder, base_cause
+from shakedown.isolate.certify import (
+    ALONE,
+    ONE_LESS,
+    WORKAROUND,
+    Evidence,
+    base_demand,
+    check,
+    demands_of,
+)
+from shakedown.isolate.closure import Names
+from shakedown.isolate.judge import Showing, classify, compare
+from shakedown.isolate.notebook import SearchLimits, shows_nothing
+from shakedown.isolate.prior import Clues
+from shakedown.isolate.remedy import workaround
+from shakedown.isolate.search import Finding, Search
+from shakedown.isolate.tell import base_hypotheses, shown, suspect_hypothesis
+
+MOST_SUSPECTS = 8
+MOST_MEMBERS = 3  # of a launch with more factors, all of them are never the answer unless proven
+
+
+def _say_nothing(step: Step) -> None:
+    """The default report."""
+
+
+def isolate(
+    factors: Sequence[Factor],
+    oracle: Oracle,
+    *,
+    seed: int,
+    clues: Clues | None = None,
+    limits: SearchLimits | None = None,
+    report: Callable[[Step], None] = _say_nothing,
+    rungs: BaseLadder | None = None,
+) -> Conclusion:
+    """Find and prove the cause of a failing launch with few experiments.
+
+    The same factors (in any order), seed and outcomes lead to the same questions in the same order,
+    so a search goes on by answering the first ones from a record. `BudgetSpent` from the oracle ends
+    it with what is known; it passes through where it came before the first launch.
+    """
+    search = Search(
+        factors,
+        oracle,
+        seed=seed,
+        clues=clues or Clues(),
+        limits=limits or SearchLimits(),
+        report=report,
+        rungs=rungs,
+    )
+    ended = search.run()
+    return conclude_search(search, ended)
+
+
+def conclude_search(search: Search, ended: Ended) -> Conclusion:
+    causes = _causes(search)
+    if ended is Ended.PROVEN and not all(cause.proven for cause in causes):
+        ended = Ended.NOT_PROVEN
+    proven = frozenset[str]().union(*(finding.members for finding in search.findings))
+    assert ended is not Ended.PROVEN or causes, "proven, but nothing to blame"
+    cleared, not_cleared = _cleared(search, proven)
+    probabilities = [f.probability for f in search.findings if f.probability is not None]
+    return Conclusion(
+        ended=ended,
+        failing=_failing(search),
+        causes=causes,
+        suspects=() if ended is Ended.PROVEN else _suspects(search),
+        cleared=cleared,
+        not_cleared=not_cleared,
+        other_failures=_other_failures(search),
+        probability=min(probabilities) if probabilities else None,
+        hypotheses=_hypotheses(search, proven),
+        steps=tuple(search.book.steps),
+        note=search.note,
+    )
+
+
+def _failing(search: Search) -> Judgement:
+    assert search.failing is not None, "a conclusion before the first launch"
+    return search.failing
+
+
+def _causes(search: Search) -> tuple[Cause, ...]:
+    if search.base is not None:
+        arena = search.arena
+        assert arena is not None, "a base cause without a search"
+        evidence = Evidence(read(search.book.steps, arena), search.inquiry.rates)
+        safe_mode = check(evidence, [base_demand(arena)], {})
+        return (base_cause(safe_mode, search.base),)
+    return tuple(_cause(search, finding) for finding in search.findings)
+
+
+def _cause(search: Search, finding: Finding) -> Cause:
+    assert finding.members, "an empty cause"
+    arena = finding.arena
+    steps = search.book.steps
+    evidence = Evidence(read(steps, arena), finding.rates)
+    instead = {
+        step.outcome.trial_id: f"{step.outcome.trial_id}: {shown(step.outcome.judgement)}"
+        for step in steps
+        if classify(step.outcome.judgement, arena.target) is Showing.OTHER
+        or compare(step.outcome.judgement.signature, arena.target) is Match.COMPATIBLE
+    }
+    demanded = demands_of(arena, finding.members)
+    certificate = [
+        (name, check(evidence, [demand for demand in demanded if demand.check == name], instead))
+        for name in (ALONE, ONE_LESS)
+    ]
+    mentioned = finding.members & frozenset(name for name, _ in search.substitutes)
+    cause = Cause(
+        kind=CauseKind.FACTORS,
+        factors=tuple(sorted(finding.members)),
+        rung=None,
+        certificate=(*certificate, (WORKAROUND, _workaround_check(search))),
+        workaround=_workaround(search),
+        value_note=search.value_note if mentioned or len(search.findings) == 1 else "",
+    )
+    whole = len(finding.members) == len(search.factors) > MOST_MEMBERS
+    assert cause.proven or not whole, "everything is to blame: an error of the search"
+    return cause
+
+
+def _workaround(search: Search) -> Workaround | None:
+    if search.serves is None:
+        return None
+    return workaround(list(search.factors.values()), search.serves, search.substitutes)
+
+
+def _workaround_check(search: Search) -> Check:
+    """The last word on the user's own command, less the members of all causes."""
+    tried = [step for step in search.book.steps if step.experiment.purpose is Purpose.WORKAROUND]
+    if search.serves is not None:
+        ids = [
+            step.outcome.trial_id
+            for step in search.book.steps
+            if step.experiment.kept == search.serves and step.experiment.substitutes == search.substitutes
+        ]
+        return Check(value=True, trial_ids=tuple(ids))
+    if not tried:
+        return Check(value=None)
+    last = tried[-1].outcome
+    value = None if shows_nothing(last) or last.judgement.serves else False
+    return Check(value=value, trial_ids=(last.trial_id,), note=shown(last.judgement))
+
+
+def _cleared(search: Search, blamed: Names) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Factors shown innocent, and those of which nothing was shown.
+
+    With a command that serves, innocent is what it keeps; else what the least failing set lacks.
+    """
+    if search.arena is None:
+        return (), ()
+    everything = frozenset(search.factors)
+    if search.serves is not None:
+        innocent = search.serves
+    else:
+        failing = [
+            step.experiment.kept
+            for step in search.book.steps
+            if classify(step.outcome.judgement, _failing(search).signature) is Showing.FAILS
+        ]
+        innocent = everything - (_least(failing) if failing else everything)
+    innocent -= blamed
+    return tuple(sorted(innocent)), tuple(sorted(everything - innocent - blamed))
+
+
+def _least(sets: Sequence[Names]) -> Names:
+    return min(sets, key=lambda kept: (len(kept), sorted(kept)))
+
+
+def _suspects(search: Search) -> tuple[tuple[str, float], ...]:
+    """The likeliest factors, by what is believed now or, before any experiment, by the prior."""
+    if search.base is not None:
+        return ()
+    if search.belief is not None:
+        shares = dict(zip(search.belief.names, (float(b) for b in search.belief.blame()), strict=True))
+    else:
+        shares = search.weights
+    rounded = [(name, round(share, 4)) for name, share in shares.items() if share > 0.005]
+    return tuple(sorted(rounded, key=lambda item: (-item[1], item[0]))[:MOST_SUSPECTS])
+
+
+def _other_failures(search: Search) -> tuple[tuple[str, str], ...]:
+    """Failures that are neither the one searched for nor one of the causes found."""
+    if search.failing is None or search.failing.serves:
+        return ()
+    targets = [search.failing.signature, *(finding.arena.target for finding in search.findings)]
+    return tuple(
+        (step.outcome.trial_id, shown(step.outcome.judgement))
+        for step in search.book.steps
+        if all(classify(step.outcome.judgement, target) is Showing.OTHER for target in targets)
+    )
+
+
+def _hypotheses(search: Search, proven: Names) -> tuple[Hypothesis, ...]:
+    if search.arena is None or search.failing is None:
+        return ()
+    steps = search.book.steps
+    found = base_hypotheses(steps, search.failing.signature)
+    told: set[Names] = set()
+    for finding in search.findings:
+        told.add(finding.members)
+        found.append(
+            suspect_hypothesis(finding.members, steps, finding.arena, True, finding.probability or 1.0)
+        )
+    for guess in search.belief.guesses(5) if search.belief else ():
+        if len(guess.sets) == 1 and guess.sets[0] not in told:
+            found.append(suspect_hypothesis(guess.sets[0], steps, search.arena, False, guess.probability))
+    return tuple(found)

@@ -1,0 +1,77 @@
+"""One configuration put to the oracle: once, or as often as it takes to be sure what it shows.
+
+It never chooses the configuration.
+"""
+
+from __future__ import annotations
+
+from shakedown.core import Outcome, Purpose
+from shakedown.isolate.arena import Arena, Rates, read
+from shakedown.isolate.certify import Evidence
+from shakedown.isolate.closure import Names
+from shakedown.isolate.judge import Showing, classify, decide
+from shakedown.isolate.notebook import Notebook, Substitutes
+from shakedown.isolate.tell import conclude
+
+MOST_LOOKS = (
+    12  # at one configuration; at the lowest rate that is searched, 0.2, fourteen bound a miss at 5 %
+)
+SURE = 0.9  # flake rate above which one look is told as sure
+
+
+class Inquiry:
+    """Looks and settled answers. `rates` are what is believed of how often the failure shows."""
+
+    def __init__(self, book: Notebook) -> None:
+        self.book = book
+        self.rates: Rates = ((1.0, 1.0),)
+
+    @property
+    def rate(self) -> float:
+        return sum(rate * share for rate, share in self.rates)
+
+    def look(
+        self,
+        arena: Arena,
+        kept: Names,
+        purpose: Purpose,
+        reason: str,
+        *,
+        again: bool = False,
+        substitutes: Substitutes = (),
+    ) -> Showing:
+        def tell(outcome: Outcome) -> str:
+            return conclude(purpose, kept, outcome.judgement, arena, reason, sure=self.rate > SURE)
+
+        outcome = self.book.look(kept, purpose, reason, tell, again=again, substitutes=substitutes)
+        return classify(outcome.judgement, arena.target)
+
+    def settle(
+        self, arena: Arena, kept: Names, purpose: Purpose, reason: str, substitutes: Substitutes = ()
+    ) -> Showing:
+        """What a configuration shows, by Wald's test: as many looks as the flake rate asks for."""
+        for _ in range(MOST_LOOKS):
+            showing = self._settled(arena, kept, substitutes)
+            if showing is not Showing.UNKNOWN:
+                return showing
+            self.look(arena, kept, purpose, reason, again=True, substitutes=substitutes)
+        failed = Showing.FAILS in self._own(arena, kept, substitutes)
+        return Showing.FAILS if failed else Showing.SERVES
+
+    def _settled(self, arena: Arena, kept: Names, substitutes: Substitutes) -> Showing:
+        if not substitutes:
+            return Evidence(read(self.book.steps, arena), self.rates).shows(kept)
+        own = self._own(arena, kept, substitutes)
+        fails, serves = own.count(Showing.FAILS), own.count(Showing.SERVES)
+        if not fails and not serves:
+            return Showing.OTHER if own else Showing.UNKNOWN
+        return decide(fails, serves, self.rates)
+
+    def _own(self, arena: Arena, kept: Names, substitutes: Substitutes) -> list[Showing]:
+        return [
+            classify(step.outcome.judgement, arena.target)
+            for step in self.book.steps
+            if step.experiment.kept == kept
+            and step.experiment.substitutes == substitutes
+            and not step.experiment.debug
+        ]

@@ -1,0 +1,108 @@
+"""Every experiment of one search in order, and the only place that asks the oracle.
+
+It never asks twice what it knows, unless told to look again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from shakedown.core import Experiment, Oracle, Outcome, Purpose, Step, Verdict
+from shakedown.errors import BudgetSpent
+
+Substitutes = tuple[tuple[str, tuple[str, ...]], ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SearchLimits:
+    """How far a search may go.
+
+    `repeats`: looks at a launch that serves at first (1: once, and it is nothing to isolate).
+    `lowest_rate`: a failure that shows more rarely is not searched but should be amplified.
+    """
+
+    max_launches: int = 100
+    repeats: int = 1
+    max_causes: int = 3
+    max_values: int = 4
+    lowest_rate: float = 0.2
+
+
+class Inconclusive(Exception):
+    """An experiment showed nothing twice, so the search cannot go on."""
+
+    def __init__(self, outcome: Outcome) -> None:
+        super().__init__(outcome.trial_id)
+        self.outcome = outcome
+
+
+class Notebook:
+    """Steps so far. `look` returns what is known or asks; each asking is reported with a sentence."""
+
+    def __init__(self, oracle: Oracle, report: Callable[[Step], None], limits: SearchLimits) -> None:
+        self.steps: list[Step] = []
+        self._oracle = oracle
+        self._report = report
+        self._limits = limits
+
+    def look(
+        self,
+        kept: frozenset[str],
+        purpose: Purpose,
+        reason: str,
+        tell: Callable[[Outcome], str],
+        *,
+        again: bool = False,
+        substitutes: Substitutes = (),
+        debug: bool = False,
+    ) -> Outcome:
+        """What this configuration showed last; a new launch if it is new, or `again` is set.
+
+        An outcome that shows nothing (undecided, or the surroundings failed) is retried once.
+        Raises `BudgetSpent`, and `Inconclusive` when the surroundings fail twice.
+        """
+        wanted = Experiment(kept=kept, purpose=purpose, reason=reason, substitutes=substitutes, debug=debug)
+        before = [step for step in self.steps if _same_configuration(step.experiment, wanted)]
+        if before and not again:
+            return before[-1].outcome
+        outcome = self._ask(wanted, len(before), tell)
+        if shows_nothing(outcome):
+            outcome = self._ask(wanted, len(before) + 1, tell)
+            if outcome.judgement.environment:
+                raise Inconclusive(outcome)
+        return outcome
+
+    def mean_seconds(self, serving: bool) -> float | None:
+        """Mean seconds of the launches that served (or did not) so far."""
+        seconds = [
+            step.outcome.seconds
+            for step in self.steps
+            if step.outcome.judgement.serves is serving and not shows_nothing(step.outcome)
+        ]
+        return sum(seconds) / len(seconds) if seconds else None
+
+    def _ask(self, wanted: Experiment, repeat: int, tell: Callable[[Outcome], str]) -> Outcome:
+        if len(self.steps) >= self._limits.max_launches:
+            raise BudgetSpent(f"{len(self.steps)} launches are spent")
+        experiment = Experiment(
+            kept=wanted.kept,
+            purpose=wanted.purpose,
+            reason=wanted.reason,
+            substitutes=wanted.substitutes,
+            repeat=repeat,
+            debug=wanted.debug,
+        )
+        outcome = self._oracle(experiment)
+        step = Step(experiment=experiment, outcome=outcome, concluded=tell(outcome))
+        self.steps.append(step)
+        self._report(step)
+        return outcome
+
+
+def shows_nothing(outcome: Outcome) -> bool:
+    return outcome.judgement.environment or outcome.judgement.verdict is Verdict.UNDECIDED
+
+
+def _same_configuration(a: Experiment, b: Experiment) -> bool:
+    return (a.kept, a.substitutes, a.debug) == (b.kept, b.substitutes, b.debug)

@@ -1,0 +1,112 @@
+"""Reproduction and the null hypotheses: does it fail at all, and does it fail without the flags?
+
+It never searches among the flags.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from shakedown.core import Ended, Factor, FactorKind, Judgement, Outcome, Purpose, Verdict
+from shakedown.isolate.arena import Arena
+from shakedown.isolate.closure import Names
+from shakedown.isolate.judge import Showing, classify
+from shakedown.isolate.notebook import Notebook, SearchLimits, shows_nothing
+from shakedown.isolate.prior import Clues
+from shakedown.isolate.tell import shown
+
+MOST_REPRODUCTIONS = (
+    3  # of a failure seen before that does not show at once: 0 of 3 bounds little, but is said
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reproduction:
+    """`failing` is the failure to search for; `ended` is set where there is nothing to search."""
+
+    failing: Judgement
+    ended: Ended | None = None
+    note: str = ""
+
+
+def reproduce(everything: Names, book: Notebook, limits: SearchLimits, clues: Clues) -> Reproduction:
+    """The first failure is the reproduction; a crash without a fingerprint is looked at twice."""
+    looks = max(limits.repeats, MOST_REPRODUCTIONS if clues.seen else 1)
+    served = 0
+    while True:
+        outcome = book.look(
+            everything, Purpose.REPRODUCE, "does it fail as given?", _tell_reproduction, again=served > 0
+        )
+        judgement = outcome.judgement
+        if shows_nothing(outcome):
+            return Reproduction(failing=judgement, ended=Ended.UNDECIDED, note=shown(judgement))
+        if not judgement.serves:
+            return Reproduction(failing=_fingerprinted(everything, book, judgement))
+        served += 1
+        if served >= looks:
+            return _not_reproduced(judgement, served, claimed=looks > 1)
+
+
+def _fingerprinted(everything: Names, book: Notebook, judgement: Judgement) -> Judgement:
+    """Without a fingerprint nothing tells one crash from another: one more look may give one."""
+    if judgement.verdict is not Verdict.CRASHED or judgement.fingerprint:
+        return judgement
+    reason = "the crash left no fingerprint"
+    second = book.look(everything, Purpose.REPRODUCE, reason, _tell_reproduction, again=True).judgement
+    same = classify(second, judgement.signature) is Showing.FAILS
+    return second if same and second.fingerprint else judgement
+
+
+def _not_reproduced(judgement: Judgement, served: int, *, claimed: bool) -> Reproduction:
+    if not claimed:
+        return Reproduction(failing=judgement, ended=Ended.SERVES, note="it serves: nothing to isolate")
+    rate = f"fewer than 3 in {served} launches" if served > 3 else "too rarely to see"
+    note = f"0 of {served} failed, so below 3/{served}: it fails in {rate} (95 %)"
+    return Reproduction(failing=judgement, ended=Ended.NOT_REPRODUCED, note=note)
+
+
+def _tell_reproduction(outcome: Outcome) -> str:
+    return f"as given: {shown(outcome.judgement)}"
+
+
+Look = Callable[[Arena, Names, Purpose, str], Showing]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Null:
+    """Where to search. `base_fails`: it fails on the floor itself, so no factor above it is needed."""
+
+    arena: Arena
+    base_fails: bool = False
+
+
+def find_floor(whole: Arena, factors: Sequence[Factor], look: Look) -> Null:
+    """Safe mode first; where it fails in another way, put back defaults, then what makes the model fit."""
+    needs = whole.needs
+    kinds: dict[FactorKind, set[str]] = {}
+    for factor in factors:
+        kinds.setdefault(factor.kind, set()).add(factor.name)
+    defaults = needs.closed(kinds.get(FactorKind.DEFAULT, set()) | kinds.get(FactorKind.BACKEND, set()))
+    fits = needs.closed(kinds.get(FactorKind.FIT, set()))
+    tries = [
+        (frozenset[str](), Purpose.SAFE_MODE, "safe mode: everything optional off"),
+        (defaults, Purpose.PLAIN_NULL, "no optional flags, defaults on: safe mode fails in another way"),
+        (fits, Purpose.PLAIN_NULL, "what makes the model fit is put back: safe mode fails in another way"),
+        (needs.closed(defaults | fits), Purpose.PLAIN_NULL, "defaults and what makes the model fit put back"),
+    ]
+    seen: set[Names] = set()
+    for kept, purpose, reason in tries:
+        if kept in seen:
+            continue
+        seen.add(kept)
+        showing = look(whole, kept, purpose, reason)
+        if showing is Showing.SERVES:
+            return Null(arena=_within(whole, whole.universe, kept))
+        if showing is Showing.FAILS:
+            return Null(arena=_within(whole, kept, frozenset()), base_fails=not kept)
+    return Null(arena=whole)
+
+
+def _within(arena: Arena, universe: Names, floor: Names) -> Arena:
+    return Arena(universe=universe, floor=floor, target=arena.target, needs=arena.needs)
