@@ -22,7 +22,8 @@ from shakedown.watch import Assessment, Limits
 def facts_of(reading: Reading) -> dict[str, str]:
     """What a record says of the surroundings, and what its timings are learnt for."""
     command = reading.command
-    facts = {MODEL_FACT: command.value(*command.engine.model_flags) or ""}
+    redactor = Redactor.of(command.env, command.launch.argv)  # a model may be a URL with a password
+    facts = {MODEL_FACT: redactor.redact_text(command.value(*command.engine.model_flags) or "")}
     if reading.table is not None and reading.table.source == "live":
         facts["engine_version"] = reading.table.version
     if reading.port is not None:
