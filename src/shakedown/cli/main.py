@@ -57,12 +57,14 @@ def run(command: tuple[str, ...], as_json: bool, keep: bool, **options: Any) -> 
 @launch_options
 @click.option("--max-launches", type=click.IntRange(1), default=40, show_default=True, help="Launch at most.")
 @click.option("--resume", metavar="ID", help="Go on with an interrupted search; finished trials count.")
+@click.option("--pid", type=click.IntRange(1), help="Read CMD, its variables and folder from a process.")
 @click.option("--seed", type=int, default=0, show_default=True, help="Seed of the planner.")
 def isolate(
     command: tuple[str, ...],
     as_json: bool,
     max_launches: int,
     resume: str | None,
+    pid: int | None,
     seed: int,
     **options: Any,
 ) -> None:
@@ -72,8 +74,16 @@ def isolate(
         from shakedown.jobs.isolate import isolate_job
         from shakedown.jobs.request import LaunchRequest
 
-        request = LaunchRequest.here(command, **options)
-        return isolate_job(request, choose_talk(), max_launches=max_launches, resume=resume, seed=seed)
+        request, talk = LaunchRequest.here(command, **options), choose_talk()
+        if pid is not None:
+            from shakedown.jobs.borrowed import borrow
+
+            if command or resume:
+                raise UsageError(
+                    "--pid reads the command from a process: give neither CMD nor --resume with it"
+                )
+            request = borrow(pid, request, talk)
+        return isolate_job(request, talk, max_launches=max_launches, resume=resume, seed=seed)
 
     finish("isolate", as_json, job)
 

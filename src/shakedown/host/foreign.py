@@ -113,6 +113,10 @@ def uid_of(pid: int) -> int:
     return int(fields["Uid"].split()[1]) if "Uid" in fields else -1
 
 
+def own_uid() -> int:
+    return os.geteuid()
+
+
 def user_name(uid: int) -> str:
     try:
         return pwd.getpwuid(uid).pw_name

@@ -53,3 +53,10 @@ def holder_of(port: int) -> tuple[int, str] | None:
     pid = min(holders.values(), default=None)
     found = procfs.read_stat(pid) if pid is not None else None
     return (found.pid, found.comm) if found else None
+
+
+def free_port() -> int:
+    """A TCP port that nobody on this machine listens on now, on any address."""
+    with socket.socket() as probe:
+        probe.bind(("", 0))
+        return int(probe.getsockname()[1])

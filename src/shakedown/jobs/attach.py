@@ -83,7 +83,11 @@ def record_of(found: Found, request: AttachRequest, ledger: Ledger) -> TrialReco
     reading = Reading(command=command, table=None, port=found.port, target=found.target)
     noted = {name: launch.env[name] for name in noted_variables(reading) if name in launch.env}
     model = (found.target.model if found.target else None) or ""
-    facts = {"host": platform.node(), "attached": "1", MODEL_FACT: f"attached {model}".strip()}
+    facts = {
+        "host": platform.node(),
+        "attached": "1",
+        MODEL_FACT: redactor.redact_text(f"attached {model}".strip()),
+    }
     if found.process is not None:
         facts["pid"] = str(found.process.identity.pid)
     if found.port is not None:

@@ -89,7 +89,11 @@ def new_search(
         started_at=datetime.now(UTC).isoformat(timespec="milliseconds"),
         state=RecordState.OPEN,
         seed=seed,
-        facts=tuple(sorted({"host": platform.node(), **facts_of(reading), **told_ready}.items())),
+        facts=tuple(
+            sorted(
+                {"host": platform.node(), **facts_of(reading), **told_ready, **dict(request.facts)}.items()
+            )
+        ),
         factors=factors,
     )
 
@@ -165,7 +169,7 @@ def told(step: Step) -> str:
 
 
 def dry_run(reading: Reading, request: LaunchRequest, factors: tuple[Factor, ...]) -> JobResult:
-    lines = [*plan_lines(reading, request), f"factors        {len(factors)}"]
+    lines = [*request.notes, *plan_lines(reading, request), f"factors        {len(factors)}"]
     lines += [f"  {factor.kind.value:<8} {factor.was}  ->  {factor.now or 'left out'}" for factor in factors]
     document = {"schema": "shakedown/1", "command": "isolate", "verdict": None, "dry_run": lines}
     return JobResult(document=document, lines=lines, exit_code=ExitCode.GOOD)

@@ -25,6 +25,8 @@ class LaunchRequest:
     deadline_s: float | None
     dry_run: bool
     ledger: Path | None
+    notes: tuple[str, ...] = ()  # where the launch comes from, if not from the command line
+    facts: tuple[tuple[str, str], ...] = ()
 
     @classmethod
     def here(

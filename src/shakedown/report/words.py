@@ -6,7 +6,7 @@ It never escapes: what it returns may hold untrusted text.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from shakedown.core import (
@@ -192,6 +192,9 @@ def next_steps(record: TrialRecord | SearchRecord) -> tuple[str, ...]:
         if found and found.ended is Ended.BUDGET:
             return (f"shakedown isolate --resume {record.id} --max-launches N, with a higher N",)
         return (f"shakedown report {record.id} --output report.md",) if found else ()
+    facts = dict(record.facts)
+    if "attached" in facts:
+        return _after_attach(record, facts)
     if record.state is RecordState.INTERRUPTED or record.kept_running:
         return (f"shakedown stop {record.id}",)
     if record.judgement is None or record.judgement.serves or record.search_id:
@@ -199,6 +202,16 @@ def next_steps(record: TrialRecord | SearchRecord) -> tuple[str, ...]:
     if record.judgement.environment or record.judgement.verdict is Verdict.UNDECIDED:
         return ("run it once more: this one says nothing about the launch",)
     return ("shakedown isolate -- CMD, with the same CMD",)
+
+
+def _after_attach(trial: TrialRecord, facts: Mapping[str, str]) -> tuple[str, ...]:
+    """A server that somebody else started: its launch can be tried anew, and it can be ended, on request."""
+    pid, judgement = facts.get("pid"), trial.judgement
+    if judgement is None or judgement.serves:
+        return ()
+    if pid is None or judgement.verdict is Verdict.UNDECIDED:
+        return ("attach once more: this one says nothing about the server",)
+    return (f"shakedown isolate --pid {pid}", f"shakedown stop --pid {pid}, which shows what it would end")
 
 
 def kept_words(trial: TrialRecord, factors: Sequence[Factor]) -> str:
