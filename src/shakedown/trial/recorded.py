@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
 from shakedown.core import Experiment, Host, Judgement, Phase, RecordState, TrialRecord, Verdict
-from shakedown.errors import EnvironmentProblem
+from shakedown.errors import EnvironmentProblem, ShakedownError, UsageError
 from shakedown.ledger import Kind, Ledger
 from shakedown.redact import Redactor
 from shakedown.trial.conduct import Subject, run_trial
@@ -35,7 +35,7 @@ def run_recorded(
     occasion: Occasion,
     look_on: Callable[[Assessment], None],
 ) -> TrialRecord:
-    """Runs one trial between two entries of the ledger; a refusal of the surroundings is an entry too.
+    """Runs one trial between two entries of the ledger; a refusal to start is an entry too.
 
     A trial that is interrupted stays open in the ledger: whoever looks later sees it as interrupted.
     """
@@ -61,15 +61,10 @@ def run_recorded(
     began_s = host.clock_s()
     try:
         result = run_trial(host, subject, folder, look_on)
-    except EnvironmentProblem as problem:
-        refused = Judgement(
-            verdict=Verdict.UNDECIDED,
-            phase=Phase.CONFIG,
-            cause=problem.message,
-            would_change="; ".join(problem.hints),
-            environment=True,
-        )
-        ledger.close_trial(trial_id, refused, seconds=host.clock_s() - began_s)
+    except (EnvironmentProblem, UsageError) as problem:
+        ledger.close_trial(trial_id, refusal(problem), seconds=host.clock_s() - began_s)
+        if isinstance(problem, UsageError):
+            raise  # a program that does not exist is nothing another launch could show
         return ledger.trial(trial_id)
     ledger.close_trial(
         trial_id,
@@ -80,3 +75,14 @@ def run_recorded(
         kept_running=result.run is not None,
     )
     return ledger.trial(trial_id)
+
+
+def refusal(problem: ShakedownError) -> Judgement:
+    """Nothing was started: the surroundings or the command forbid it."""
+    return Judgement(
+        verdict=Verdict.UNDECIDED,
+        phase=Phase.CONFIG,
+        cause=problem.message,
+        would_change="; ".join(problem.hints),
+        environment=True,
+    )
