@@ -36,7 +36,7 @@ from shakedown.watch.stacks import (
 
 METER_AFTER_S = 3.0  # sockets and GPU cost more than /proc: they are read only in a silence
 METER_EVERY_S = 4.0
-PORT_EVERY_S = 2.0
+PORT_EVERY_S = 1.0
 SLOW_ROUND_S = 15.0  # between stacks once the first rounds decided nothing
 GIVE_UP_AFTER = 3  # failed looks at one process in one silence
 STACKS_PER_ROUND = 24  # a compile pool has hundreds of sleeping children
