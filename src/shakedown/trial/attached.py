@@ -28,6 +28,7 @@ from shakedown.watch import Assessment, Watcher
 from shakedown.watch.log import LogReader
 from shakedown.watch.phases import Timeline
 
+FIRST_LOOK_S = 1.0
 NOT_ASKED = "not asked for: --numeric sends requests for log-probabilities"
 
 
@@ -66,7 +67,17 @@ def judge_attached(
     if begin is not Phase.IMPORT:  # the watcher begins every launch there
         kept = tuple(span for span in judgement.phases if span.phase is not Phase.IMPORT)
         judgement = replace(judgement, phases=kept)
-    return unasked(judgement, subject.target)
+    return unasked(without_first_look(judgement), subject.target)
+
+
+def without_first_look(judgement: Judgement) -> Judgement:
+    """A port and processes seen for the first time are old: they were there before us."""
+
+    def told(it: Evidence) -> Evidence:
+        early = it.kind == "progress" and it.at_s < FIRST_LOOK_S
+        return replace(it, text="no hard progress since we came") if early else it
+
+    return replace(judgement, evidence=tuple(map(told, judgement.evidence)))
 
 
 def judge_unseen(target: Target, clock: Callable[[], float]) -> Judgement:
