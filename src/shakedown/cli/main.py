@@ -5,6 +5,7 @@ It never decides anything; a job is imported only when its command runs.
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
 from collections.abc import Callable
@@ -212,7 +213,7 @@ def finish(command: str, as_json: bool, job: Callable[[], JobResult]) -> NoRetur
     try:
         result = job()
     except ShakedownError as error:
-        print_error(error, as_json=as_json, command=command)
+        print_error(without_secrets(error), as_json=as_json, command=command)
         sys.exit(error.exit_code)
     except KeyboardInterrupt:
         interrupted = Interrupted("interrupted; what was started has been ended")
@@ -220,6 +221,14 @@ def finish(command: str, as_json: bool, job: Callable[[], JobResult]) -> NoRetur
         sys.exit(interrupted.exit_code)
     print_result(result, as_json=as_json)
     sys.exit(int(result.exit_code))
+
+
+def without_secrets(error: ShakedownError) -> ShakedownError:
+    """An error quotes what was given to us: names and commands, which may hold a secret of this shell."""
+    from shakedown.redact import Redactor
+
+    redactor = Redactor.of(os.environ, sys.argv[1:])
+    return type(error)(redactor.redact_text(error.message), *map(redactor.redact_text, error.hints))
 
 
 def interrupt(signum: int, frame: FrameType | None) -> None:

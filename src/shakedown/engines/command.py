@@ -18,6 +18,7 @@ from shakedown.engines.transformers import TRANSFORMERS
 from shakedown.engines.vllm import VLLM
 from shakedown.engines.wrappers import Unwrapped, base_name, unwrap
 from shakedown.errors import UsageError
+from shakedown.redact import Redactor
 
 KNOWN = (VLLM, SGLANG, TRANSFORMERS)
 
@@ -68,10 +69,11 @@ def parse(
 def require_isolatable(command: Command) -> None:
     """Raise UsageError where the server's flags cannot be changed through this command."""
     unwrapped = unwrap(command.launch.argv)
+    shown = display(Redactor.of(command.launch.env, command.launch.argv).redact_argv(command.launch.argv))
     for obstacle in unwrapped.obstacles:
-        raise UsageError(f"cannot isolate {display(command.launch.argv)}: {obstacle.what}", obstacle.hint)
+        raise UsageError(f"cannot isolate {shown}: {obstacle.what}", obstacle.hint)
     if unwrapped.program >= len(command.launch.argv):
-        raise UsageError(f"cannot isolate {display(command.launch.argv)}: it starts no server")
+        raise UsageError(f"cannot isolate {shown}: it starts no server")
 
 
 def display(argv: tuple[str, ...]) -> str:

@@ -35,7 +35,7 @@ from shakedown.host.launching import Lifeline, check_launch, start_supervisor, w
 from shakedown.host.samples import Sampler
 from shakedown.host.shm import sweep
 from shakedown.host.state import RunState, read_state, write_state
-from shakedown.redact import Redactor
+from shakedown.redact import Redactor, written_secrets
 
 _AFTER_GRACE_S = 30.0  # the ladder's own limits add up to less
 _POLL_S = 0.02
@@ -68,10 +68,17 @@ class LocalHost:
         folder cannot be used or the supervisor does not start.
         """
         check_launch(launch)
+        secrets = written_secrets(launch.env, launch.argv, launch.cwd)  # the supervisor reads no file
         run, lifeline = start_supervisor(
-            launch, folder, detach=detach, cgroups=self._cgroups, log_bytes=self._log_bytes
+            launch,
+            folder,
+            detach=detach,
+            cgroups=self._cgroups,
+            log_bytes=self._log_bytes,
+            secrets=secrets,
         )
-        self._held[run.folder] = _Held(lifeline=lifeline, redactor=Redactor.of(launch.env, launch.argv))
+        redactor = Redactor.of(launch.env, launch.argv, secrets)
+        self._held[run.folder] = _Held(lifeline=lifeline, redactor=redactor)
         return run
 
     def attach_run(self, folder: Path, *, patience_s: float = 0.0) -> Run:
@@ -187,7 +194,7 @@ class LocalHost:
         except OSError as problem:
             why = f"{argv[0]}: {problem.strerror}"
             return Execution(code=127, stdout="", stderr=why, timed_out=False, seconds=0.0)
-        redactor = Redactor.of(env, argv)
+        redactor = Redactor.of(env, argv, cwd=cwd)
         return replace(
             done, stdout=redactor.redact_values(done.stdout), stderr=redactor.redact_values(done.stderr)
         )

@@ -53,10 +53,10 @@ class Sampler:
 def name_of(comm: str, cmdline: list[str], redactor: Redactor) -> str:
     """The title a process gave itself, what a Python runs, else the kernel's name for it."""
     if not cmdline:
-        return strip_controls(comm)
+        return redactor.redact_name(strip_controls(comm))
     titled = len(cmdline) == 1 and cmdline[0].startswith(comm)  # setproctitle leaves one word
     if not titled and not comm.startswith(("python", "pt_main_thread")):
-        return redactor.redact_text(strip_controls(comm))
+        return redactor.redact_name(strip_controls(comm))
     words = redactor.redact_argv(cmdline)
     text = " ".join(words if titled else [comm, *words[1:]])
-    return redactor.redact_text(strip_controls(" ".join(text.split())))[:_NAME_CHARACTERS]
+    return redactor.redact_name(strip_controls(" ".join(text.split())))[:_NAME_CHARACTERS]

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 
 from shakedown.core import Command, Factor, FactorKind, Fit, FlagTable, Switch
+from shakedown.redact import Redactor
 
 PREFIXES = ("VLLM_", "SGLANG_", "NCCL_", "GLOO_", "CUDA_", "TORCH", "OMP_", "HF_")
 _CREDENTIAL = re.compile(r"SECRET|PASSWORD|PASSWD|CREDENTIAL|(?:^|_)(?:TOKEN|KEY|KEY_ID)$")
@@ -57,6 +58,7 @@ class Sorting:
     def __init__(self, command: Command, table: FlagTable | None, *, plain: bool) -> None:
         self.command, self.engine, self.table, self.plain = command, command.engine, table, plain
         self.device = device_of(command, table)
+        self.redactor = Redactor.of(command.env, command.launch.argv)
         self.names = {name: flag.names for flag in (table.flags if table else ()) for name in flag.names}
         self.defaults = {flag.names[0]: flag.default for flag in (table.flags if table else ())}
         self.given = {**self._flags(), **self._variables()}
@@ -85,7 +87,7 @@ class Sorting:
     # --- settings
 
     def _flags(self) -> dict[str, _Setting]:
-        argv = self.command.launch.argv
+        argv = self.redactor.redact_argv(self.command.launch.argv)  # a factor's text goes on record
         found: dict[str, _Setting] = {}
         for use in self.command.uses:
             before = found.get(use.name)
@@ -104,10 +106,11 @@ class Sorting:
         for name, _, position in self.command.assigned:
             wrapped.setdefault(name, []).append(position)
         named = self.table.env if self.table else frozenset()
+        shown = self.redactor.redact_env(self.command.env)
         return {
             name: _Setting(
                 name=name,
-                text=f"{name}={value}",
+                text=f"{name}={shown[name]}",
                 value=value,
                 positions=tuple(wrapped.get(name, ())),
                 variables=(name,),

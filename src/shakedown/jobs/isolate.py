@@ -5,6 +5,7 @@ from __future__ import annotations
 import platform
 from dataclasses import replace
 from datetime import UTC, datetime
+from pathlib import Path
 
 from shakedown.core import Conclusion, Factor, RecordState, SearchRecord, Step, Verdict
 from shakedown.engines import display, require_isolatable
@@ -75,7 +76,7 @@ def new_search(
 ) -> SearchRecord:
     command = reading.command
     launch = command.launch
-    redactor = Redactor.of(launch.env, launch.argv)
+    redactor = Redactor.of(launch.env, launch.argv, cwd=launch.cwd)
     options = {"ready_url": request.ready_url, "ready_log": request.ready_log}
     told_ready = {name: redactor.redact_text(value) for name, value in options.items() if value}
     noted = {name: launch.env[name] for name in noted_variables(reading) if name in launch.env}
@@ -111,7 +112,7 @@ def request_of(earlier: SearchRecord, given: LaunchRequest) -> LaunchRequest:
             f"the command of {earlier.id} holds a secret, which the ledger does not keep",
             f"give the command again: shakedown isolate --resume {earlier.id} -- CMD",
         )
-    if Redactor.of(launch.env, argv).redact_argv(argv) != earlier.argv:
+    if Redactor.of(launch.env, argv, cwd=Path(earlier.cwd)).redact_argv(argv) != earlier.argv:
         raise UsageError(
             f"this is not the command of {earlier.id}: {display(earlier.argv)}",
             "start a new search for another command",
@@ -123,7 +124,7 @@ def request_of(earlier: SearchRecord, given: LaunchRequest) -> LaunchRequest:
     }
     return replace(
         given,
-        launch=replace(launch, argv=argv, env={**here, **recorded}, cwd=type(launch.cwd)(earlier.cwd)),
+        launch=replace(launch, argv=argv, env={**here, **recorded}, cwd=Path(earlier.cwd)),
         engine=earlier.engine,
         port=given.port or (int(facts["port"]) if "port" in facts else None),
         ready_url=given.ready_url or facts.get("ready_url"),

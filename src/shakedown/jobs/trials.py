@@ -93,7 +93,7 @@ def looking_on(talk: Talk, title: str) -> Callable[[Assessment], None]:
 def plan_lines(reading: Reading, request: LaunchRequest) -> list[str]:
     """What --dry-run prints: all that would be started and signalled, secrets left out."""
     launch = reading.command.launch
-    redactor = Redactor.of(launch.env, launch.argv)
+    redactor = Redactor.of(launch.env, launch.argv, cwd=launch.cwd)
     deadline = f"{request.deadline_s:.0f} s" if request.deadline_s else "none"
     return [
         f"would start    {display(redactor.redact_argv(launch.argv))}",

@@ -24,6 +24,10 @@ _TOKEN_OF_TEXT = re.compile(  # `eos_token`, `--per-token-quant`: what a tokeniz
 _ABOUT = re.compile(  # `HF_TOKEN_PATH`: the value is not the secret itself
     "PATH|FILE|DIR|FOLDER|SOCK|TYPE|NAME|URL|LEN|LENGTH|SIZE|COUNT|LIMIT|IDS?|INDEX|TTL|TIMEOUT|MODE"
 )
+_DRAWN_BUT_KNOWN = re.compile(  # `GIT_COMMIT`, `PYTHON_SHA256`: drawn by chance, and no secret
+    "SHA|MD|COMMIT|REV|REVISION|HASH|DIGEST|CHECKSUM|FINGERPRINT|VERSION|TAG|BUILD|IMAGE|BRANCH|REF|UUID|GUID"
+    "|HOST|HOSTNAME|POD|NODE|WHEEL|ADDRESS"
+)
 _NAME_WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+")
 
 _NOTHING = re.compile(
@@ -58,6 +62,15 @@ def judge_name(name: str) -> Name:
         if _WORD.fullmatch(word) and not _TOKEN_OF_TEXT.fullmatch(before):
             return Name.MAYBE
     return Name.PLAIN
+
+
+@functools.lru_cache(maxsize=4096)
+def may_be_drawn(name: str) -> bool:
+    """Whether a value that looks drawn by chance is a secret under this name, which says nothing of one."""
+    words = [word.upper() for word in _NAME_WORD.findall(name) if not word.isdigit()]
+    if words and words[-1] != "URL" and _ABOUT.fullmatch(words[-1]):
+        return False
+    return not any(_DRAWN_BUT_KNOWN.fullmatch(word) for word in words)
 
 
 def is_harmless(value: str) -> bool:

@@ -71,7 +71,7 @@ def named_arguments(argv: Sequence[str]) -> Iterator[tuple[int, str, str]]:
     flag, many = "", False
     for position, argument in enumerate(argv):
         name, equals, value = argument.partition("=")
-        if equals and re.fullmatch(r"-{0,2}[\w.-]{2,64}", name):
+        if equals and re.fullmatch(r"-{0,2}[\w.-]{1,64}", name):
             yield position, name.lstrip("-"), value
             flag = ""
         elif argument.startswith("-"):

@@ -10,16 +10,23 @@ import hashlib
 import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields, is_dataclass, replace
+from pathlib import Path
+from typing import Any, TypeVar, cast
 from urllib.parse import quote, quote_plus
 
-from shakedown.redact.names import REDACTED, given_is_secret, is_harmless, is_number
+from shakedown.redact.chance import drawn_pieces
+from shakedown.redact.files import written_secrets
+from shakedown.redact.names import REDACTED, given_is_secret, is_harmless, is_number, may_be_drawn
 from shakedown.redact.pairs import named_arguments, named_spans
 from shakedown.redact.shapes import shaped_spans
 
 _SHORTEST_VALUE = 6  # below it a value ("1", "test") occurs in honest text
 _SHORTEST_LOOSE = 12  # up to it a value is taken only as a whole word
 _SHORTEST_CODE = 8  # of base64 or hex: no word looks like it by chance
+_SHORTEST_TORN = 8  # of the beginning of a secret, where a name was cut
+
+Noun = TypeVar("Noun")
 
 
 def _cut(text: str, spans: Iterable[tuple[int, int]]) -> str:
@@ -54,6 +61,19 @@ def _encodings(value: str) -> Iterator[str]:
         yield core.replace("+", "-").replace("/", "_")
 
 
+def _drawn(env: Mapping[str, str], argv: Sequence[str]) -> Iterator[str]:
+    """Values that only chance could have chosen, under names that say nothing of them."""
+    named = {position: (name, value) for position, name, value in named_arguments(argv)}
+    for position, argument in enumerate(argv):
+        name, value = named.get(position, ("", argument))
+        if may_be_drawn(name):  # a flag may well name a commit, a variable seldom does
+            is_variable = bool(name) and argument.startswith(f"{name}=")
+            yield from drawn_pieces(value, mixed=not is_variable)
+    for name, value in env.items():
+        if may_be_drawn(name):
+            yield from drawn_pieces(value)
+
+
 def secret_names(env: Mapping[str, str]) -> tuple[str, ...]:
     """The variables whose name says that the value is secret, in order."""
     return tuple(name for name, value in env.items() if given_is_secret(name, value))
@@ -73,11 +93,21 @@ class Redactor:
     _words: tuple[re.Pattern[str], ...] = field(default=(), repr=False)
 
     @classmethod
-    def of(cls, env: Mapping[str, str], argv: Sequence[str], more: Iterable[str] = ()) -> Redactor:
-        """Learn every secret value of a launch; `more` are values known to be secret from elsewhere."""
+    def of(
+        cls,
+        env: Mapping[str, str],
+        argv: Sequence[str],
+        more: Iterable[str] = (),
+        *,
+        cwd: Path | None = None,
+    ) -> Redactor:
+        """Learn every secret value of a launch; `more` are values known to be secret from elsewhere.
+
+        With `cwd` the files that the launch reads its settings and tokens from are searched, too.
+        """
         found = {value for name, value in env.items() if given_is_secret(name, value)}
         found |= {value for _, name, value in named_arguments(argv) if given_is_secret(name, value)}
-        found.update(more)
+        found.update(more, _drawn(env, argv), written_secrets(env, argv, cwd) if cwd else ())
         for text in (*env.values(), *argv):
             spans = [*named_spans(text), *shaped_spans(text)]
             found |= {text[start:stop] for start, stop in spans}
@@ -131,3 +161,26 @@ class Redactor:
             name: REDACTED if given_is_secret(name, value) else self.redact_text(value)
             for name, value in env.items()
         }
+
+    def redact_name(self, name: str) -> str:
+        """A name may be cut, as the kernel cuts a process's: the beginning of a secret goes, too."""
+        name = self.redact_text(name)
+        for start in range(len(name) - _SHORTEST_TORN + 1):
+            tail = name[start:]
+            if any(spelling.startswith(tail) for spelling in self._anywhere):
+                return name[:start] + REDACTED
+        return name
+
+    def redact_noun(self, noun: Noun) -> Noun:
+        """Every text in a frozen dataclass, however deep. Paths, enums and numbers stay."""
+        return cast(Noun, self._redact_any(noun))
+
+    def _redact_any(self, thing: Any) -> Any:
+        if type(thing) is str:
+            return self.redact_text(thing)
+        if type(thing) is tuple:
+            return tuple(self._redact_any(item) for item in thing)
+        if not is_dataclass(thing) or isinstance(thing, type):
+            return thing
+        values = {each.name: getattr(thing, each.name) for each in fields(thing)}
+        return replace(thing, **{name: self._redact_any(value) for name, value in values.items()})

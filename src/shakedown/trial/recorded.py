@@ -42,7 +42,7 @@ def run_recorded(
     trial_id = ledger.new_id(Kind.TRIAL)
     folder = ledger.run_folder(trial_id)
     launch = subject.launch
-    redactor = Redactor.of(launch.env, launch.argv)
+    redactor = Redactor.of(launch.env, launch.argv, cwd=launch.cwd)
     noted = {name: value for name, value in launch.env.items() if name in occasion.noted_env}
     record = TrialRecord(
         id=trial_id,
@@ -62,13 +62,14 @@ def run_recorded(
     try:
         result = run_trial(host, subject, folder, look_on)
     except (EnvironmentProblem, UsageError) as problem:
-        ledger.close_trial(trial_id, refusal(problem), seconds=host.clock_s() - began_s)
+        refused = redactor.redact_noun(refusal(problem))
+        ledger.close_trial(trial_id, refused, seconds=host.clock_s() - began_s)
         if isinstance(problem, UsageError):
             raise  # a program that does not exist is nothing another launch could show
         return ledger.trial(trial_id)
     ledger.close_trial(
         trial_id,
-        result.judgement,
+        redactor.redact_noun(result.judgement),  # a server may answer with what it must not say
         seconds=result.seconds,
         ending=result.ending,
         silences=result.silences,
