@@ -5,6 +5,7 @@ It never looks at a launch: frames and phases are handed in.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -40,6 +41,14 @@ class Family:
     frames: tuple[str, ...]
     hits: int
 
+
+NAMED_FACTOR = 20.0  # the first cause names the very flag or variable
+WORD_FACTOR = 3.0  # for each telling word that the two share
+_COMMON = (
+    "vllm sglang nccl torch cuda enable disable no max min size num backend use test default config the env"
+)
+COMMON_WORDS = frozenset(_COMMON.split())
+_WORD = re.compile(r"[a-z][a-z0-9]+")
 
 FAMILIES: Mapping[str, Family] = {
     "graphs": Family(
@@ -124,6 +133,20 @@ def _evidence(factor: Factor, failing: Judgement, frames: str, clues: Clues) -> 
             weight *= 1 + family.hits / 20 + here.get(name, 0) / 2
             if any(word in frames for word in family.frames):
                 weight *= STACK_FACTOR
+    weight *= _mentioned(called, frames)
     if factor.name in clues.changed:
         weight *= CHANGED_FACTOR
     return weight * max(clues.weights.get(factor.name, 1.0), 1e-6)
+
+
+def _mentioned(called: str, said: str) -> float:
+    """How much more a factor is suspected for words of its own name in the first cause.
+
+    "No memory for the KV cache" points at `--kv-cache-memory-bytes`, a wait in `Scheduler.__init__` at a
+    variable about the scheduler's start.
+    """
+    name = called.split("=", 1)[0].split(" ", 1)[0]
+    if len(name) > 5 and name.strip("_") in said.replace("-", "_"):
+        return NAMED_FACTOR
+    own = {word for word in _WORD.findall(name) if word not in COMMON_WORDS}
+    return 1 + WORD_FACTOR * len(own & set(_WORD.findall(said.replace("_", " "))))
