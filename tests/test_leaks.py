@@ -233,3 +233,20 @@ def test_what_is_refused_leaks_nothing(scene: Scene) -> None:
     ]
     assert [each.returncode for each in refused[:2]] == [2, 2]
     nothing_leaked(scene, everything(scene, *refused))
+
+
+def test_attach_keeps_the_key_it_asked_with(scene: Scene) -> None:
+    key = scene.canaries["telling"]
+    env = {**scene.env, "VLLM_API_KEY": key}
+    program = str(LEAKY.with_name("http_model.py"))
+    server = subprocess.Popen([sys.executable, program, "--key", "another"], stdout=subprocess.PIPE)
+    try:
+        assert server.stdout is not None
+        port = int(server.stdout.readline())
+        asking = Scene(canaries=scene.canaries, env=env, argv=(), folder=scene.folder)
+        done = asking.shakedown("attach", f"http://127.0.0.1:{port}", "--json")
+    finally:
+        server.kill()
+        server.communicate()
+    assert b"401" in done.stdout, done.stderr
+    nothing_leaked(scene, everything(scene, done))

@@ -66,7 +66,9 @@ def attach_job(request: AttachRequest, talk: Talk) -> JobResult:
 
         for note in notes:
             talk.say(f"  {note}")
-        record = attach_recorded(ledger, record, judge, time.monotonic)
+        key = found.target.api_key if found.target else None
+        redactor = redactor_of(found.process, *filter(None, [key]))
+        record = attach_recorded(ledger, record, lambda: redactor.redact_noun(judge()), time.monotonic)
     return result_of(record, found, log, notes)
 
 

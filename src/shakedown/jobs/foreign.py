@@ -57,11 +57,11 @@ def require_process(pid: int) -> ForeignProcess:
     return process
 
 
-def redactor_of(process: ForeignProcess) -> Redactor:
-    """Knows the secrets of its command line and environment, as far as they can be read."""
-    env = {} if isinstance(process.env, Missing) else process.env
-    argv = () if isinstance(process.argv, Missing) else process.argv
-    return Redactor.of(env, argv)
+def redactor_of(process: ForeignProcess | None, *more: str) -> Redactor:
+    """Knows the secrets of its command line and environment, as far as they can be read, and `more`."""
+    env = {} if process is None or isinstance(process.env, Missing) else process.env
+    argv = () if process is None or isinstance(process.argv, Missing) else process.argv
+    return Redactor.of(env, argv, more)
 
 
 def survey(process: ForeignProcess, host: LocalHost) -> Survey:
