@@ -29,6 +29,14 @@ class SearchLimits:
     lowest_rate: float = 0.2
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Costs:
+    """Expected seconds of a launch that fails and of one that serves."""
+
+    fail_s: float
+    pass_s: float
+
+
 class Inconclusive(Exception):
     """An experiment showed nothing twice, so the search cannot go on."""
 
@@ -73,8 +81,12 @@ class Notebook:
                 raise Inconclusive(outcome)
         return outcome
 
-    def mean_seconds(self, serving: bool) -> float | None:
-        """Mean seconds of the launches that served (or did not) so far."""
+    def costs(self) -> Costs:
+        """Means of the launches so far; one that serves is priced like one that fails until it was seen."""
+        fail_s = self._mean_seconds(serving=False) or 1.0
+        return Costs(fail_s=fail_s, pass_s=self._mean_seconds(serving=True) or fail_s)
+
+    def _mean_seconds(self, *, serving: bool) -> float | None:
         seconds = [
             step.outcome.seconds
             for step in self.steps

@@ -15,20 +15,12 @@ from shakedown.isolate.arena import Reading
 from shakedown.isolate.beliefs import Belief, Bools, Floats
 from shakedown.isolate.closure import Names
 from shakedown.isolate.judge import EPSILON, Showing
+from shakedown.isolate.leads import Wanted
+from shakedown.isolate.notebook import Costs
 
 MOST_ROWS = 3000  # likeliest hypotheses that score candidates: holds a step at 40 factors under 0.1 s
 PROOF = 1.0  # bits a launch is worth that the certificate needs anyway, if its hypothesis is right
 LEAST = 1e-4  # bits below which an experiment tells nothing
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Wanted:
-    """An experiment that a certificate still lacks, and the probability that it will be needed."""
-
-    kept: Names
-    purpose: Purpose
-    reason: str
-    probability: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,14 +30,6 @@ class Proposal:
     reason: str
     bits: float
     fails: float  # predicted probability
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Costs:
-    """Expected seconds of a launch that fails and of one that serves."""
-
-    fail_s: float = 1.0
-    pass_s: float = 1.0
 
 
 def propose(

@@ -13,10 +13,11 @@ from shakedown.core import Ended, Factor, Judgement, Oracle, Purpose, Step, Verd
 from shakedown.errors import BudgetSpent
 from shakedown.isolate.arena import Arena, Rates, Reading, read
 from shakedown.isolate.base import NO_LADDER, BaseLadder, RungFinding
-from shakedown.isolate.certify import WORKAROUND, Demand, Evidence, base_demand, demands, remedies, spoken
+from shakedown.isolate.certify import Evidence, remedies, spoken
 from shakedown.isolate.closure import Dependencies, Names
 from shakedown.isolate.inquiry import SURE, Inquiry
 from shakedown.isolate.judge import Showing
+from shakedown.isolate.leads import control, find_leads, least_failing, wanted
 from shakedown.isolate.notebook import Inconclusive, Notebook, SearchLimits
 from shakedown.isolate.nulls import find_floor, reproduce
 from shakedown.isolate.prior import Clues, weigh
@@ -25,17 +26,13 @@ from shakedown.isolate.split import split
 from shakedown.isolate.tell import shown
 
 if TYPE_CHECKING:
-    from shakedown.isolate.beliefs import Belief, Guess
-    from shakedown.isolate.plan import Costs, Wanted
+    from shakedown.isolate.beliefs import Belief
 
 SURE_CRASH, SURE_OTHER = 0.95, 0.5  # prior that a failure shows every time: a fingerprinted crash, any other
 ENOUGH, ENOUGH_FLAKY = 0.95, 0.97  # posterior at which a cause with a full certificate is claimed
 LEAST_CLAIMED = 0.8  # where nothing more can be learnt
 LITTLE = 0.001  # bits: with a full certificate, an experiment that tells less is not worth a launch
-MOST_GUESSES = 8
 MISFIT = 0.8  # probability that no hypothesis explains what was seen: then plain splitting takes over
-SUSPECT_RATE = 0.75  # flake rate below which a set that failed is looked at again before it is believed
-MOST_CONTROLS = 4
 STEADY = ((0.99, 0.9), (0.7, 0.1))  # rates that let one look decide
 
 
@@ -178,73 +175,32 @@ class Search:
                     self.inquiry.rates = STEADY
                 members = self._split(arena, readings)
                 return ((members,), None) if members else None
-            control = self._control(belief, readings, evidence)
-            if control is not None:
+            again = control(belief.rate, evidence)
+            if again is not None:
                 reason = "does it fail every time? the same once more"
-                self.inquiry.look(arena, control, purpose, reason, again=True)
+                self.inquiry.look(arena, again, purpose, reason, again=True)
                 continue
-            asked = self._certifiable(belief, evidence)
-            if not asked or self._too_rare(belief, readings):
+            leads = find_leads(belief, evidence, self.factors)
+            if not leads or self._too_rare(belief, readings):
                 return None
-            top, demanded = asked[0]
-            full = not any(evidence.lacks(demand) for demand in demanded)
+            top = leads[0].guess
+            full = leads[0].full
             answer = (top.sets, top.probability) if full and top.probability >= LEAST_CLAIMED else None
             if full and top.probability >= (ENOUGH if belief.rate > SURE else ENOUGH_FLAKY):
                 return answer
-            proposal = propose(
-                belief,
-                readings,
-                _wanted(asked[:3], evidence),
-                evidence.settled,
-                self._costs(),
-                self.seed,
-                purpose,
-            )
+            missing = wanted(leads, evidence)
+            costs = self.book.costs()
+            proposal = propose(belief, readings, missing, evidence.settled, costs, self.seed, purpose)
             if proposal is None or (full and proposal.bits < LITTLE):
                 return answer
             self.inquiry.look(arena, proposal.kept, proposal.purpose, proposal.reason, again=True)
-
-    def _control(self, belief: Belief, readings: Sequence[Reading], evidence: Evidence) -> Names | None:
-        """The least set that failed, to be looked at again where a flake rate is only inferred.
-
-        Passes that seem to contradict failures may be flakes, or a cause no hypothesis holds: a set
-        that both failed and served tells, and so does one that fails again and again.
-        """
-        if belief.rate >= SUSPECT_RATE:
-            return None
-        tallies = [
-            evidence.tally(kept) for kept in sorted({r.kept for r in readings if r.direct}, key=sorted)
-        ]
-        flaked = any(seen.fails and seen.serves for seen in tallies)
-        least = _least_failing(readings)
-        enough = evidence.tally(least).fails > MOST_CONTROLS
-        return None if flaked or enough else least
-
-    def _certifiable(self, belief: Belief, evidence: Evidence) -> list[tuple[Guess, tuple[Demand, ...]]]:
-        """The likeliest guesses that can still be proven, with what their certificates demand.
-
-        Their probabilities are among such: what fails in another way when alone is no cause by itself.
-        """
-        found, barred = [], 0.0
-        for guess in belief.guesses(MOST_GUESSES):
-            demanded = self._demands(belief.arena, guess, evidence)
-            if any(evidence.bars(demand) for demand in demanded if demand.check != WORKAROUND):
-                barred += guess.probability
-            else:
-                found.append((guess, demanded))
-        return [(replace(guess, probability=guess.probability / (1 - barred)), d) for guess, d in found]
-
-    def _demands(self, arena: Arena, guess: Guess, evidence: Evidence) -> tuple[Demand, ...]:
-        if not guess.sets:
-            return (base_demand(arena),)
-        return demands(arena, guess.sets, remedies(arena, guess.sets, self.factors, evidence)[0])
 
     def _split(self, arena: Arena, readings: Sequence[Reading]) -> Names:
         """Plain splitting from the least set known to fail."""
         purpose = Purpose.PEEL if self.findings else Purpose.SPLIT
         return split(
             arena,
-            _least_failing(readings),
+            least_failing(readings),
             self.weights,
             lambda kept, reason: self.inquiry.settle(arena, kept, purpose, reason),
         )
@@ -273,7 +229,10 @@ class Search:
             reason = f"{name} as {' '.join(tokens)}"
             return self.inquiry.settle(arena, kept, Purpose.VALUE, reason, ((name, tokens),))
 
-        serves, fails = mildest_value(offered, self.limits.max_values, settle)
+        try:
+            serves, fails = mildest_value(offered, self.limits.max_values, settle)
+        except (BudgetSpent, Inconclusive):  # the cause is proven and the removal serves: that stands
+            return
         self.value_note = value_note(serves, fails, self.factors[name].was)
         if serves is not None:
             self.serves, self.substitutes = kept, ((name, serves),)
@@ -288,26 +247,3 @@ class Search:
     def _sure(self, arena: Arena) -> float:
         crash = arena.target.verdict is Verdict.CRASHED and bool(arena.target.fingerprint)
         return SURE_CRASH if crash else SURE_OTHER
-
-    def _costs(self) -> Costs:
-        from shakedown.isolate.plan import Costs
-
-        fail_s = self.book.mean_seconds(serving=False) or 1.0
-        return Costs(fail_s=fail_s, pass_s=self.book.mean_seconds(serving=True) or fail_s)
-
-
-def _least_failing(readings: Sequence[Reading]) -> Names:
-    failing = [r.kept for r in readings if r.direct and r.showing is Showing.FAILS]
-    return min(failing, key=lambda kept: (len(kept), sorted(kept)))
-
-
-def _wanted(asked: Sequence[tuple[Guess, Sequence[Demand]]], evidence: Evidence) -> list[Wanted]:
-    """What the certificates of the leading guesses still lack."""
-    from shakedown.isolate.plan import Wanted
-
-    return [
-        Wanted(kept=demand.kept, purpose=demand.purpose, reason=demand.reason, probability=guess.probability)
-        for guess, demanded in asked
-        for demand in demanded
-        if evidence.lacks(demand)
-    ]
