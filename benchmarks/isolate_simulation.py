@@ -13,11 +13,14 @@ from __future__ import annotations
 import argparse
 import itertools
 import math
+import os
 import random
 import statistics
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # before numpy loads: the planner is held to one core
 
 from shakedown.core import (
     CauseKind,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import platform
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -53,6 +54,8 @@ def isolate_job(
         oracle = TrialOracle(
             ledger, host, reading, request, factors, search.id, talk, max_launches=max_launches
         )
+        # numpy loads with the search: its matrices are small, and its threads would spin beside the server.
+        os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
         try:
             conclusion = isolate(
                 factors,
