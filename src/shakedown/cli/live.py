@@ -27,15 +27,15 @@ class LiveTalk:
         self._lines: deque[str] = deque(maxlen=LINES_SHOWN)
         self._folded = 0
         self._title = ""
-        atexit.register(self._close)
+        atexit.register(self.close)
 
     def say(self, text: str) -> None:
-        self._close()
-        self._console.print(Text(text))
+        self.close()
+        self._console.print(Text(text), soft_wrap=True)  # a command must stay one line to be copied
 
     def progress(self, progress: Progress) -> None:
         if progress.title != self._title:
-            self._close()
+            self.close()
             self._title, self._folded = progress.title, 0
             self._lines.clear()
         for line, noise in progress.lines:
@@ -44,7 +44,9 @@ class LiveTalk:
             elif line.text.strip():
                 self._lines.append(f"{line.at_s:6.1f}  {line.text}")
         if self._live is None:
-            self._live = Live(console=self._console, auto_refresh=False, transient=True)
+            self._live = Live(
+                console=self._console, auto_refresh=False, transient=True, redirect_stdout=False
+            )
             self._live.start()
         self._live.update(self._draw(progress), refresh=True)
 
@@ -62,7 +64,8 @@ class LiveTalk:
         body = [Text(line, style="dim", overflow="ellipsis", no_wrap=True) for line in self._lines]
         return Group(head, *body)
 
-    def _close(self) -> None:
+    def close(self) -> None:
+        """What is printed from now on stays where it is, in lines as long as they are."""
         if self._live is not None:
             self._live.stop()
             self._live = None

@@ -5,17 +5,14 @@ It never decides anything; a job is imported only when its command runs.
 
 from __future__ import annotations
 
-import os
-import signal
 import sys
-from collections.abc import Callable
 from pathlib import Path
-from types import FrameType
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
 from shakedown import __version__
+from shakedown.cli.finish import finish
 from shakedown.cli.options import (
     Duration,
     command_argument,
@@ -24,8 +21,8 @@ from shakedown.cli.options import (
     launch_options,
     ledger_option,
 )
-from shakedown.cli.output import choose_talk, print_error, print_result
-from shakedown.errors import Interrupted, ShakedownError, UsageError
+from shakedown.cli.output import choose_talk, print_usage, settle_streams
+from shakedown.errors import Interrupted, UsageError
 
 if TYPE_CHECKING:
     from shakedown.jobs.result import JobResult
@@ -205,36 +202,12 @@ def demo(max_launches: int, deadline: float, ledger: Path | None, as_json: bool)
     finish("demo", as_json, lambda: demo_job(choose_talk(), ledger, max_launches, deadline))
 
 
-def finish(command: str, as_json: bool, job: Callable[[], JobResult]) -> NoReturn:
-    """Runs a job, prints what it hands back and exits with its code."""
-    for number in (signal.SIGTERM, signal.SIGHUP):
-        if signal.getsignal(number) is not signal.SIG_IGN:  # under nohup a hang-up is none
-            signal.signal(number, interrupt)
+def main() -> NoReturn:
+    settle_streams()
     try:
-        result = job()
-    except ShakedownError as error:
-        print_error(without_secrets(error), as_json=as_json, command=command)
+        sys.exit(cli.main(prog_name="shakedown", standalone_mode=False))
+    except click.ClickException as error:
+        print_usage(error, sys.argv[1:])
         sys.exit(error.exit_code)
-    except KeyboardInterrupt:
-        interrupted = Interrupted("interrupted; what was started has been ended")
-        print_error(interrupted, as_json=as_json, command=command)
-        sys.exit(interrupted.exit_code)
-    print_result(result, as_json=as_json)
-    sys.exit(int(result.exit_code))
-
-
-def without_secrets(error: ShakedownError) -> ShakedownError:
-    """An error quotes what was given to us: names and commands, which may hold a secret of this shell."""
-    from shakedown.redact import Redactor
-
-    redactor = Redactor.of(os.environ, sys.argv[1:])
-    return type(error)(redactor.redact_text(error.message), *map(redactor.redact_text, error.hints))
-
-
-def interrupt(signum: int, frame: FrameType | None) -> None:
-    """TERM and HUP clean up exactly as Ctrl-C does."""
-    raise KeyboardInterrupt
-
-
-def main() -> None:
-    cli(prog_name="shakedown")
+    except click.Abort:  # Ctrl-C before a job began
+        sys.exit(Interrupted.exit_code)

@@ -9,6 +9,7 @@ import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
+from urllib.parse import urlsplit
 
 import click
 
@@ -29,6 +30,35 @@ class Duration(click.ParamType[float]):
         if not match or float(match[1]) == 0:
             self.fail(f"{value!r} is not a duration; write 90s, 10m or 2h", param, ctx)
         return float(match[1]) * UNIT_SECONDS[match[2] or "s"]
+
+
+class Expression(click.ParamType[str]):
+    """A regular expression, told at once where it is none."""
+
+    name = "text"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        try:
+            re.compile(value)
+        except (re.error, RecursionError, OverflowError) as problem:
+            self.fail(f"{value!r} is not a regular expression: {problem}", param, ctx)
+        return str(value)
+
+
+class Url(click.ParamType[str]):
+    """`http://127.0.0.1:8000/health`: with a scheme, a host and a port that exists."""
+
+    name = "text"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        try:
+            parts = urlsplit(value)
+            valid = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+        except ValueError:
+            valid = False
+        if not valid or re.search(r"\s", value):
+            self.fail(f"{value!r} is not a URL; write http://127.0.0.1:8000/health", param, ctx)
+        return str(value)
 
 
 def apply_all(*decorators: Callable[[F], F]) -> Callable[[F], F]:
@@ -55,8 +85,10 @@ engine_option = click.option(
 launch_options = apply_all(
     engine_option,
     click.option("--port", type=click.IntRange(1, 65535), help="Port it will listen on, where unclear."),
-    click.option("--ready-url", help="Any server: it is ready when this URL answers 2xx."),
-    click.option("--ready-log", help="Any server: it is ready when a line matches this expression."),
+    click.option("--ready-url", type=Url(), help="Any server: it is ready when this URL answers 2xx."),
+    click.option(
+        "--ready-log", type=Expression(), help="Any server: it is ready when a line matches this expression."
+    ),
     click.option("--deadline", type=Duration(), help="End it after this long: 90s, 10m, 2h."),
     click.option("--dry-run", is_flag=True, help="Print what would be started and signalled; start nothing."),
     ledger_option,

@@ -5,17 +5,23 @@ It never decides anything.
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import sys
+from collections.abc import Sequence
+from contextlib import ExitStack, suppress
 from typing import TYPE_CHECKING
 
-from shakedown.errors import ShakedownError
+import click
+
+from shakedown.errors import HostProblem, ShakedownError, UsageError
 
 if TYPE_CHECKING:
     from shakedown.jobs.result import JobResult, Progress, Talk
 
 PLAIN_EVERY_S = 10.0
+_views = ExitStack()  # the live view, if one is open: it would redraw itself between the lines of an answer
 
 
 class PlainTalk:
@@ -42,36 +48,75 @@ def choose_talk(*, quiet: bool = False) -> Talk:
     if sys.stderr.isatty() and os.environ.get("TERM") != "dumb" and not quiet:
         from shakedown.cli.live import LiveTalk
 
-        return LiveTalk()
+        view = LiveTalk()
+        _views.callback(view.close)
+        return view
     return PlainTalk()
 
 
 def print_result(result: JobResult, *, as_json: bool) -> None:
-    if as_json:
-        print(json.dumps(result.document, indent=2, ensure_ascii=False))
-        return
-    for line in result.lines:
-        print(line)
+    _views.close()
+    text = json.dumps(result.document, indent=2, ensure_ascii=False) if as_json else "\n".join(result.lines)
+    write_answer(text)
 
 
 def print_error(error: ShakedownError, *, as_json: bool, command: str) -> None:
+    _views.close()
     if as_json:
-        document = {
-            "schema": "shakedown/1",
-            "command": command,
-            "verdict": None,
-            "error": error.message,
-            "hints": list(error.hints),
-        }
-        print(json.dumps(document, indent=2, ensure_ascii=False))
+        with suppress(HostProblem):  # a full disk; standard error has it all
+            write_answer(json.dumps(error_document(error, command), indent=2, ensure_ascii=False))
     write_error(f"shakedown: {error.message}")
     for hint in error.hints:
         write_error(f"  hint: {hint}")
 
 
+def error_document(error: ShakedownError, command: str) -> dict[str, object]:
+    return {
+        "schema": "shakedown/1",
+        "command": command,
+        "verdict": None,
+        "error": error.message,
+        "hints": list(error.hints),
+    }
+
+
+def print_usage(error: click.ClickException, words: Sequence[str]) -> None:
+    """What click finds wrong with the `words` of a command line, also for those who asked for JSON."""
+    error.show()
+    ours = words[: words.index("--")] if "--" in words else words
+    if "--json" in ours:
+        problem = UsageError(error.format_message())
+        write_answer(json.dumps(error_document(problem, ours[0]), indent=2, ensure_ascii=False))
+
+
+def write_answer(text: str) -> None:
+    """A reader of the first lines only, as `head`, changes nothing. Raises HostProblem for a full disk."""
+    try:
+        print(text, flush=True)
+    except BrokenPipeError:
+        sys.stdout = open(os.devnull, "w")  # noqa: SIM115  (lives until the process ends)
+    except OSError as problem:
+        sys.stdout = open(os.devnull, "w")  # noqa: SIM115
+        raise HostProblem(f"the answer could not be written to standard output: {problem.strerror}") from None
+
+
 def write_error(text: str) -> None:
-    """A reader that went away must not stop the clean-up."""
+    """Neither a reader that went away nor a full disk may stop the clean-up."""
     try:
         print(text, file=sys.stderr, flush=True)
-    except BrokenPipeError:
+    except OSError:
         sys.stderr = open(os.devnull, "w")  # noqa: SIM115  (lives until the process ends)
+
+
+def settle_streams() -> None:
+    """Make the standard streams such that writing never fails for what is written, or for their absence."""
+    for number in (0, 1, 2):
+        try:
+            os.fstat(number)
+        except OSError:  # started with it closed: the next file opened would take its place
+            os.open(os.devnull, os.O_RDWR)
+    sys.stdout = sys.stdout or open(os.devnull, "w")  # noqa: SIM115
+    sys.stderr = sys.stderr or open(os.devnull, "w")  # noqa: SIM115
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")  # a C locale, or a name that is no text

@@ -59,4 +59,5 @@ def name_of(comm: str, cmdline: list[str], redactor: Redactor) -> str:
         return redactor.redact_name(strip_controls(comm))
     words = redactor.redact_argv(cmdline)
     text = " ".join(words if titled else [comm, *words[1:]])
-    return redactor.redact_name(strip_controls(" ".join(text.split())))[:_NAME_CHARACTERS]
+    name = redactor.redact_name(strip_controls(" ".join(text.split())))
+    return name if len(name) <= _NAME_CHARACTERS else name[: _NAME_CHARACTERS - 1] + "…"

@@ -42,8 +42,15 @@ class LaunchRequest:
         ledger: Path | None = None,
     ) -> LaunchRequest:
         """The command as this shell would start it: in this folder, with this environment."""
+        try:
+            cwd = Path.cwd()
+        except FileNotFoundError:
+            raise UsageError(
+                "the folder that this shell stands in was removed: nothing can be launched there",
+                "cd to one that exists",
+            ) from None
         return cls(
-            launch=Launch(argv=command, env=dict(os.environ), cwd=Path.cwd()),
+            launch=Launch(argv=command, env=dict(os.environ), cwd=cwd),
             engine=engine,
             port=port,
             ready_url=ready_url,
@@ -58,3 +65,5 @@ class LaunchRequest:
             raise UsageError(
                 "no command to launch", "write it after --, as in: shakedown run -- vllm serve MODEL"
             )
+        if self.launch.argv[0] == "--":
+            raise UsageError('no program is named "--"', "write -- once, between our options and the command")

@@ -24,7 +24,10 @@ ELSEWHERE = "use another with --ledger PATH, in a folder that only you can write
 
 def default_path() -> Path:
     state = os.environ.get("XDG_STATE_HOME", "")
-    base = Path(state) if state.startswith("/") else Path.home() / ".local" / "state"
+    try:
+        base = Path(state) if state.startswith("/") else Path.home() / ".local" / "state"
+    except RuntimeError as error:  # a container's user without a name and without HOME
+        raise LedgerProblem(f"there is no place for the ledger: {error}", ELSEWHERE) from error
     return base / "shakedown" / "ledger.db"
 
 
@@ -33,16 +36,17 @@ def prepare(path: Path) -> Path:
 
     A folder stands for `ledger.db` in it. Raises `LedgerProblem`.
     """
-    path = path.expanduser().absolute()
-    if path.is_dir():
-        path = path / "ledger.db"
     try:
+        path = path.expanduser().absolute()
+        if path.is_dir():
+            path = path / "ledger.db"
         make_folder(path.parent)
         _refuse_shared(path.parent)
         _make_file(path)
         _refuse_shared(path)
-    except OSError as error:
-        raise LedgerProblem(f"the ledger {path} cannot be opened: {error.strerror}", ELSEWHERE) from error
+    except (OSError, RuntimeError) as error:  # the second for the home of a user there is not
+        why = error.strerror if isinstance(error, OSError) else error
+        raise LedgerProblem(f"the ledger {path} cannot be opened: {why}", ELSEWHERE) from error
     return path
 
 

@@ -5,6 +5,7 @@ It never hides a fault: what is not known here is passed on in SQLite's own word
 
 from __future__ import annotations
 
+import os
 import sqlite3
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -16,6 +17,7 @@ from shakedown.ledger.migrations import NotOurs
 
 BUSY_S = 10.0  # writes take milliseconds; who holds the lock for longer is stopped or stuck
 
+INDEX_BYTES = 64 << 10  # what SQLite may want at once beside the file
 ASIDE = "move it aside (a new one is begun), or use another with --ledger PATH"
 # The beginnings of SQLite's error names; the first that fits is said.
 KNOWN: tuple[tuple[str, str, tuple[str, ...]], ...] = (
@@ -73,7 +75,17 @@ def reported(path: Path) -> Iterator[None]:
 
 def _said(path: Path, error: sqlite3.Error) -> LedgerProblem:
     name = getattr(error, "sqlite_errorname", "")
+    if name.startswith("SQLITE_IOERR") and _is_full(path.parent):
+        name = "SQLITE_FULL"  # so it calls one that has no room left for its index of 32 KiB
     for beginning, what, hints in KNOWN:
         if name.startswith(beginning):
             return LedgerProblem(f"the ledger {path} cannot be used: {what} ({error})", *hints)
     return LedgerProblem(f"the ledger {path} cannot be used: {error} ({name or type(error).__name__})", ASIDE)
+
+
+def _is_full(folder: Path) -> bool:
+    try:
+        space = os.statvfs(folder)
+    except OSError:
+        return False
+    return space.f_bavail * space.f_frsize < INDEX_BYTES

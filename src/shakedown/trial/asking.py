@@ -5,13 +5,13 @@ It never starts, signals or reads a process.
 
 from __future__ import annotations
 
-import re
 import threading
 from collections.abc import Callable
 from dataclasses import replace
 
 from shakedown.core import Judgement, Phase, Verdict
 from shakedown.probe import CanaryReport, ReadyState, Target, check, poll
+from shakedown.trial.ready_line import ReadyLine
 from shakedown.watch import Assessment, State, Watcher
 
 READY_LOOK_S = 5.0
@@ -28,7 +28,7 @@ class Asking:
     def __init__(self, target: Target | None, ready_log: str | None, clock: Callable[[], float]) -> None:
         self._target = target
         self._clock = clock
-        self._ready_line = re.compile(ready_log) if ready_log else None
+        self._ready_line = ReadyLine(ready_log) if ready_log else None
         self._thread: threading.Thread | None = None
         self._abandoned = threading.Event()
         self._answering = False
@@ -62,7 +62,7 @@ class Asking:
 
     def _is_up(self, assessment: Assessment) -> bool:
         if self._ready_line is not None:
-            return any(self._ready_line.search(seen.line.text) for seen in assessment.new_lines)
+            return self._ready_line.is_in(seen.line.text for seen in assessment.new_lines)
         return assessment.listening is not None and assessment.listening.ours
 
     def _begin(self, target: Target) -> None:

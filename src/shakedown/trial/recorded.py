@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
 from shakedown.core import Experiment, Host, Judgement, Phase, RecordState, TrialRecord, Verdict
-from shakedown.errors import EnvironmentProblem, ShakedownError, UsageError
+from shakedown.errors import EnvironmentProblem, LedgerProblem, ShakedownError, UsageError
 from shakedown.ledger import Kind, Ledger
 from shakedown.redact import Redactor
 from shakedown.trial.conduct import Subject, run_trial
@@ -67,14 +67,21 @@ def run_recorded(
         if isinstance(problem, UsageError):
             raise  # a program that does not exist is nothing another launch could show
         return ledger.trial(trial_id)
-    ledger.close_trial(
-        trial_id,
-        redactor.redact_noun(result.judgement),  # a server may answer with what it must not say
-        seconds=result.seconds,
-        ending=result.ending,
-        silences=result.silences,
-        kept_running=result.run is not None,
-    )
+    judgement = redactor.redact_noun(result.judgement)  # a server may answer with what it must not say
+    try:
+        ledger.close_trial(
+            trial_id,
+            judgement,
+            seconds=result.seconds,
+            ending=result.ending,
+            silences=result.silences,
+            kept_running=result.run is not None,
+        )
+    except LedgerProblem as problem:  # a full disk; what minutes of waiting showed is told all the same
+        showed = f"{judgement.verdict} in {judgement.phase}" + f": {judgement.cause}" * bool(judgement.cause)
+        raise LedgerProblem(
+            problem.message, f"not recorded: the launch {showed}", *problem.hints
+        ) from problem
     return ledger.trial(trial_id)
 
 
