@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -18,12 +17,6 @@ STAND_IN = Path(__file__).parent / "bad_servers" / "stand_in.py"
 def stand_in(name: str, port: int, *flags: str) -> tuple[str, ...]:
     """`name` is its model: no factor, so every launch of a search carries it on its command line."""
     return (sys.executable, str(STAND_IN), "--model", name, "--port", str(port), *flags)
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def running(name: str) -> list[psutil.Process]:

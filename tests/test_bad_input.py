@@ -21,9 +21,10 @@ from pathlib import Path
 
 import psutil
 import pytest
-from stand_ins import STAND_IN, free_port, words_of
+from stand_ins import STAND_IN, words_of
 
 from shakedown.errors import LedgerProblem
+from shakedown.host.reach import free_port
 from shakedown.ledger.place import default_path
 
 ODD = Path(__file__).parent / "bad_servers" / "odd.py"
@@ -179,12 +180,22 @@ def test_an_odd_server_that_serves_is_found_to_serve(place: Place, odd, flags: t
 def test_a_certificate_it_signed_itself_is_no_hindrance(place: Place, odd) -> None:
     if shutil.which("openssl") is None:
         pytest.skip("openssl makes the certificate")
-    subprocess.run(
-        ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-subj", "/CN=x", "-days", "2", "-keyout", "key.pem", "-out", "only.pem"],
-        cwd=place.folder,
-        check=True,
-        capture_output=True,
-    )
+    made = [
+        "req",
+        "-x509",
+        "-newkey",
+        "rsa:2048",
+        "-nodes",
+        "-subj",
+        "/CN=x",
+        "-days",
+        "2",
+        "-keyout",
+        "key.pem",
+        "-out",
+        "only.pem",
+    ]
+    subprocess.run(["openssl", *made], cwd=place.folder, check=True, capture_output=True)
     both = (place.folder / "key.pem").read_text() + (place.folder / "only.pem").read_text()
     (place.folder / "both.pem").write_text(both)
     done = place("run", "--json", "--", *odd("serve", "--ssl-certfile", "both.pem"))
@@ -236,6 +247,7 @@ def test_an_expression_that_takes_for_ever_is_refused_once_it_does(place: Place)
     assert "--ready-log '(a+)+$' takes over 1 s on a line of the log" in done.stderr
 
 
+@pytest.mark.slow
 def test_a_command_without_factors_is_isolated_to_its_base(place: Place) -> None:
     done = place("isolate", "--json", "--", "sh", "-c", "exit 3")
     assert done.returncode == 2  # a shell: what it starts cannot be seen
@@ -272,6 +284,7 @@ def test_bytes_that_are_no_text_are_survived_in_any_locale(place: Place, locale:
 # --- streams, terminals, interrupts
 
 
+@pytest.mark.slow
 def test_closed_streams_change_no_exit_code(place: Place) -> None:
     for closed in ("<&-", ">&-", "2>&-", "<&- >&- 2>&-"):
         script = f"exec {sys.executable} -m shakedown run -- true {closed}"

@@ -19,7 +19,9 @@ from typing import Any
 import psutil
 import pytest
 from conftest import Shakedown
-from stand_ins import begin, eventually, free_port, running, stand_in, supervisors
+from stand_ins import begin, eventually, running, stand_in, supervisors
+
+from shakedown.host.reach import free_port
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
 

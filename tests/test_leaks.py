@@ -17,7 +17,8 @@ from urllib.parse import quote
 
 import psutil
 import pytest
-from stand_ins import free_port
+
+from shakedown.host.reach import free_port
 
 LEAKY = Path(__file__).parent / "bad_servers" / "leaky.py"
 

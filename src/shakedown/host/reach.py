@@ -5,12 +5,14 @@ It opens no connection and sends nothing.
 
 from __future__ import annotations
 
+import random
 import socket
 
 from shakedown.core import Identity, Missing
 from shakedown.host import procfs, sockets
 from shakedown.host.foreign import ForeignProcess
 
+SERVER_PORTS = (20_000, 29_999)
 _NONE = Missing(what="its command line", why="its process is not seen from here")
 
 NOBODY = ForeignProcess(
@@ -56,7 +58,16 @@ def holder_of(port: int) -> tuple[int, str] | None:
 
 
 def free_port() -> int:
-    """A TCP port that nobody on this machine listens on now, on any address."""
-    with socket.socket() as probe:
-        probe.bind(("", 0))
-        return int(probe.getsockname()[1])
+    """A TCP port that nobody on this machine listens on now, on any address.
+
+    Below the range that outgoing connections take theirs from, and low enough for SGLang, which
+    listens 10,000 ports higher as well.
+    """
+    while True:
+        port = random.randint(*SERVER_PORTS)
+        with socket.socket() as probe:
+            try:
+                probe.bind(("", port))
+            except OSError:
+                continue
+            return port

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import os
 import shutil
-import socket
 from pathlib import Path
 
 from shakedown.core import Launch
 from shakedown.errors import EnvironmentProblem
+from shakedown.host.reach import free_port
 from shakedown.jobs.isolate import isolate_job
 from shakedown.jobs.request import LaunchRequest
 from shakedown.jobs.result import JobResult, Talk
@@ -67,9 +67,3 @@ def two_node_recipe(python: Path, model: Path) -> Launch:
         env={**os.environ, **variables},
         cwd=Path.cwd(),
     )
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
