@@ -211,6 +211,18 @@ def test_a_stopped_process_is_said_at_once_and_a_tracker_never():
     assert decide(silent(asleep(1, state="T", tracker=True), quiet_s=2), LIMITS).verdict is None
 
 
+def test_a_wait_that_the_engine_ends_by_itself_is_left_to_it_and_no_longer():
+    """A worker stopped under a timer of 20 s: the engine raises TimeoutError at 20.0 s and exits at 21 s."""
+    limits = Limits(own_s={Phase.SERVING: 20.0})
+    serving = silent(asleep(1, state="T", state_s=25), quiet_s=25, phase=Phase.SERVING)
+    assert decide(serving, LIMITS).wait is Wait.STOPPED
+    assert decide(serving, limits).verdict is None
+    assert decide(replace(serving, phase=Phase.WEIGHT_LOAD), limits).wait is Wait.STOPPED
+    later = replace(serving, processes=(asleep(1, state="T", state_s=31),))
+    assert decide(later, limits).wait is Wait.STOPPED
+    assert budget(Limits(own_s={Phase.DIST_INIT: 30.0}), Phase.DIST_INIT) == 40.0
+
+
 def error(text: str, at_s: float = 59, **changed) -> LoggedError:
     found = LoggedError(text=text, at_s=at_s, pid=7, rank="", strength=2, number=1)
     return replace(found, **changed)

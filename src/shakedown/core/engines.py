@@ -132,5 +132,8 @@ class Engine:
         tuple[str, str], ...
     ] = ()  # (flag or variable, group or feature it means nothing without)
     layout: Layout | None = None
+    own_limits: tuple[
+        tuple[str, Phase], ...
+    ] = ()  # (flag or variable, phase): after so many seconds of waiting the engine gives up by itself
     debug_argv: tuple[str, ...] = ()  # for the one evidence run
     debug_env: tuple[tuple[str, str], ...] = ()

@@ -206,6 +206,7 @@ SGLANG = Engine(
     fits=_FITS,
     hangs_on=_HANGS_ON,
     layout=Layout(group=_LAYOUT, nodes="--nnodes", splits=("--pp-size", "--tp-size")),
+    own_limits=(("--dist-timeout", Phase.DIST_INIT),),
     debug_argv=("--log-level", "debug"),
     debug_env=(("NCCL_DEBUG", "INFO"),),
 )

@@ -251,5 +251,10 @@ VLLM = Engine(
         splits=("--pipeline-parallel-size", "--tensor-parallel-size"),
         replicas="--data-parallel-size",
     ),
+    # VLLM_ENGINE_READY_TIMEOUT_S=20 never fired in a start of 94 s, so it is none.
+    own_limits=(
+        ("--distributed-timeout-seconds", Phase.DIST_INIT),
+        ("VLLM_EXECUTE_MODEL_TIMEOUT_SECONDS", Phase.SERVING),
+    ),
     debug_env=(("VLLM_LOGGING_LEVEL", "DEBUG"), ("NCCL_DEBUG", "INFO")),
 )

@@ -12,7 +12,7 @@ from importlib import resources
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from shakedown.core import Command, Engine, Execution, FlagTable, Host, LogprobStyle, Missing
+from shakedown.core import Command, Engine, Execution, FlagTable, Host, LogprobStyle, Missing, Phase
 from shakedown.engines import engine_named, identify, parse, read_table
 from shakedown.errors import UsageError
 from shakedown.jobs.request import LaunchRequest
@@ -23,6 +23,7 @@ from shakedown.provision.environments import cache_folder
 TABLE_DEADLINE_S = 120.0
 STAMP_DEADLINE_S = 20.0
 SHEBANG_BYTES = 1024
+OWN_LIMIT_S = 60.0  # a canary waits no longer either
 ANY_ADDRESS = frozenset({"", "0.0.0.0", "::", "[::]"})
 KEY_VARIABLES = ("VLLM_API_KEY", "SGLANG_API_KEY")
 
@@ -176,6 +177,16 @@ def asked_for_random_weights(command: Command) -> str:
         if command.value(flag) == value
     ]
     return f"{asked[0]} gives random weights" if asked else ""
+
+
+def own_limits(command: Command) -> dict[Phase, float]:
+    """After how many seconds the engine gives up by itself, where this launch says so."""
+    found = {}
+    for name, phase in command.engine.own_limits:
+        given = (command.value(name) if name.startswith("-") else command.env.get(name)) or ""
+        if given.isdecimal() and int(given) <= OWN_LIMIT_S:
+            found[phase] = float(given)
+    return found
 
 
 def served_name(command: Command) -> str | None:

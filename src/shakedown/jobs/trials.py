@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from shakedown.core import Launch, Signature
 from shakedown.engines import display
-from shakedown.jobs.reading import Reading, asked_for_random_weights
+from shakedown.jobs.reading import Reading, asked_for_random_weights, own_limits
 from shakedown.jobs.request import LaunchRequest
 from shakedown.jobs.result import Progress, Talk
 from shakedown.ledger import MODEL_FACT, Ledger
@@ -52,7 +52,7 @@ def subject_of(
         engine=engine,
         port=reading.port,
         target=replace(reading.target, token_only=token_only) if reading.target else None,
-        limits=replace(Limits(), learnt=learnt, expected=expected),
+        limits=Limits(learnt=learnt, expected=expected, own_s=own_limits(reading.command)),
         ready_log=request.ready_log,
         deadline_s=deadline_s,
         keep=keep,

@@ -18,6 +18,7 @@ from shakedown.watch.situation import (
     ProcessView,
     Situation,
     State,
+    patience,
 )
 from shakedown.watch.stacks import fingerprint as stack_fingerprint
 from shakedown.watch.stacks import meaningful, show
@@ -130,10 +131,11 @@ def _living(s: Situation) -> list[ProcessView]:
 
 def _stuck_at_once(s: Situation, limits: Limits) -> Decision | None:
     """Stopped and uninterruptible processes need no stacks."""
+    own_s = patience(limits, s.phase)
     for p in _living(s):
-        if p.state == "T" and p.state_s >= limits.stopped_s:
+        if p.state == "T" and p.state_s >= max(limits.stopped_s, own_s):
             return _hung(p, Wait.STOPPED, f"{p.name} is stopped (state T for {p.state_s:.0f} s)", "SIGCONT")
-        if p.state == "D" and min(p.state_s, s.quiet_s) >= limits.blocked_s:
+        if p.state == "D" and min(p.state_s, s.quiet_s) >= max(limits.blocked_s, own_s):
             text = f"{p.name} is in uninterruptible sleep for {p.state_s:.0f} s{_in(p)}"
             return _hung(p, Wait.BLOCKED_IO, text, "an answer of the disk, driver or file system")
     return None

@@ -15,6 +15,7 @@ from shakedown.watch.proc import BUSY_SHARE, Vanished
 
 JIT_LIMIT_S = 40 * 60.0  # an autotuner was seen silent for 40 min
 LOAD_LIMIT_S = 20 * 60.0
+OWN_MARGIN_S = 10.0  # an engine's timer begins a little after the silence does, and its end takes seconds
 START_LIMIT_S = 5 * 60.0  # nothing an engine does before it loads keeps one call busy for minutes
 
 HARD_LIMITS_S: Mapping[Phase, float] = {
@@ -36,6 +37,7 @@ class Limits:
     """Thresholds in seconds. `learnt` is how long each phase may go without hard progress (see `learn`).
 
     `expected` is a failure already known: met twice, ten seconds apart, it needs no full confirmation.
+    `own_s` is after how long the engine itself gives up in a phase, where the user has said so.
     """
 
     quiet_s: float = 10.0
@@ -48,6 +50,7 @@ class Limits:
     round_s: float = 5.0  # between stacks
     rounds: int = 3
     expected: Signature | None = None
+    own_s: Mapping[Phase, float] = field(default_factory=dict)
 
 
 class State(StrEnum):
@@ -157,4 +160,10 @@ def silence(phase: Phase, unmoved_s: float, pending_s: float | None) -> float:
 
 def budget(limits: Limits, phase: Phase, overturned_s: float = 0.0) -> float:
     """How long a phase may be without hard progress; `overturned_s` is a silence that proved healthy."""
-    return max(limits.learnt.get(phase, limits.suspect_s), 1.5 * overturned_s)
+    return max(limits.learnt.get(phase, limits.suspect_s), 1.5 * overturned_s, patience(limits, phase))
+
+
+def patience(limits: Limits, phase: Phase) -> float:
+    """How long a wait is left to the engine's own timer: what ends by itself is no hang."""
+    own_s = limits.own_s.get(phase)
+    return own_s + OWN_MARGIN_S if own_s is not None else 0.0
