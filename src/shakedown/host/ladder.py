@@ -73,9 +73,10 @@ def _kill(family: Family, turn: Callable[[float], None]) -> Fall:
         waited = time.monotonic() - began
         if waited > _EXITING_S or (waited > _KILL_S and not any(map(_is_exiting, family.members))):
             break
-        family.kill()
-        if rounds >= _STORM_ROUNDS:
+        if rounds == 0 or rounds >= _STORM_ROUNDS:
+            # Also before the first kill: a chain of forks outlives the leader that proves its session ours.
             family.kill_process_groups()
+        family.kill()
         turn(0.0 if rounds < _STORM_ROUNDS * 4 else _SETTLE_S)
         rounds += 1
     return Fall(rounds > 0, [member for member in family.members if member.is_alive()])
