@@ -51,6 +51,7 @@ class Stage:
     places: dict[str, str] = field(default_factory=dict)  # more {names} for the row's command
     around: tuple[str, ...] = ()
     unread_bytes: int | None = None  # our program's own messages go to a pipe so small, which nobody reads
+    moment: str = ""  # the line at which a signal is due
     struck: list[str] = field(default_factory=list)  # which signals were sent
 
 
@@ -283,6 +284,7 @@ def unread_pipe(stage: Stage) -> Iterator[None]:
 @contextmanager
 def striking(stage: Stage, name: str, number: signal.Signals, *, at: str) -> Iterator[None]:
     """Sends the signal to the run's process of that name once a line of its log matches `at`."""
+    stage.moment = f"{at!r}"
     over = threading.Event()
 
     def watch() -> None:
