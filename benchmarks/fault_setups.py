@@ -28,7 +28,7 @@ from shakedown.host.state import read_state
 
 WEIGHTS = "model.safetensors"
 LOADING = r"Starting to load model"
-READY = r"Application startup complete"
+ANSWERED = r'"(?:GET /health|POST /v1/\S+) HTTP/[\d.]+" 200'
 WORKER, ENGINE_CORE = "VLLM::Worker", "VLLM::EngineCor"
 LOOK_S = 0.02
 DETACH = 2  # MNT_DETACH: whoever still hangs in it is left to the kernel
@@ -335,11 +335,11 @@ def kill_worker_loading(stage: Stage) -> Iterator[None]:
 
 @setup
 def stop_worker_ready(stage: Stage) -> Iterator[None]:
-    with striking(stage, WORKER, signal.SIGSTOP, at=READY):
+    with striking(stage, WORKER, signal.SIGSTOP, at=ANSWERED):
         yield
 
 
 @setup
 def kill_engine_core_ready(stage: Stage) -> Iterator[None]:
-    with striking(stage, ENGINE_CORE, signal.SIGKILL, at=READY):
+    with striking(stage, ENGINE_CORE, signal.SIGKILL, at=ANSWERED):
         yield
