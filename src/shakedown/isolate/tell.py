@@ -46,7 +46,7 @@ def conclude(
     if showing is Showing.FAILS and compare(judgement.signature, arena.target) is Match.COMPATIBLE:
         said += f" (a compatible failure: {shown(judgement)})"
     if showing is Showing.SERVES and not sure:
-        said += " (one look: it does not fail every time)"
+        said += " (one look, and it may not fail every time)"
     return said
 
 
