@@ -103,7 +103,7 @@ def test_a_kv_cache_too_small_is_the_flag_that_says_so(shakedown, vllm, model, p
     said = shakedown("isolate", launch=launch, env={"HF_HUB_OFFLINE": "1"})
     document = said.document
     assert document["verdict"] == "crashed", document
-    assert "KV cache" in document["failing"]["cause"]
+    assert "memory for the cache" in document["failing"]["cause"]
     (culprit,) = document["cause"]["factors"]
     assert culprit["name"].startswith("--kv-cache-memory-bytes")
     assert said.code == 0
