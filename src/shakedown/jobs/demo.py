@@ -31,21 +31,12 @@ def demo_job(talk: Talk, ledger: Path | None, max_launches: int, deadline_s: flo
     model = prepare_model(python, talk.say)
     launch = two_node_recipe(python, model)
     talk.say(STORY)
-    request = LaunchRequest(
-        launch=launch,
-        engine=None,
-        port=None,
-        ready_url=None,
-        ready_log=None,
-        deadline_s=deadline_s,
-        dry_run=False,
-        ledger=ledger,
-    )
+    request = LaunchRequest(launch=launch, deadline_s=deadline_s, ledger=ledger)
     return isolate_job(request, talk, max_launches=max_launches, resume=None, seed=0)
 
 
 def two_node_recipe(python: Path, model: Path) -> Launch:
-    """Fourteen flags and five variables of which one group is to blame: node 1 is not there."""
+    """Fifteen flags and seven variables of which one group is to blame: node 1 is not there."""
     port, master_port = free_port(), free_port()
     flags = (
         f"--model {model} --host 127.0.0.1 --port {port} --served-model-name smollm2"

@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from shakedown.core import Launch
 from shakedown.errors import UsageError
@@ -18,28 +19,19 @@ class LaunchRequest:
     """A launch and how to watch it, as given by the options that `run` and `isolate` share."""
 
     launch: Launch
-    engine: str | None
-    port: int | None
-    ready_url: str | None
-    ready_log: str | None
-    deadline_s: float | None
-    dry_run: bool
-    ledger: Path | None
+    engine: str | None = None
+    port: int | None = None
+    ready_url: str | None = None
+    ready_log: str | None = None
+    deadline_s: float | None = None
+    dry_run: bool = False
+    ledger: Path | None = None
     notes: tuple[str, ...] = ()  # where the launch comes from, if not from the command line
     facts: tuple[tuple[str, str], ...] = ()
 
     @classmethod
     def here(
-        cls,
-        command: tuple[str, ...],
-        *,
-        engine: str | None = None,
-        port: int | None = None,
-        ready_url: str | None = None,
-        ready_log: str | None = None,
-        deadline: float | None = None,
-        dry_run: bool = False,
-        ledger: Path | None = None,
+        cls, command: tuple[str, ...], *, deadline: float | None = None, **options: Any
     ) -> LaunchRequest:
         """The command as this shell would start it: in this folder, with this environment."""
         try:
@@ -49,16 +41,8 @@ class LaunchRequest:
                 "the folder that this shell stands in was removed: nothing can be launched there",
                 "cd to one that exists",
             ) from None
-        return cls(
-            launch=Launch(argv=command, env=dict(os.environ), cwd=cwd),
-            engine=engine,
-            port=port,
-            ready_url=ready_url,
-            ready_log=ready_log,
-            deadline_s=deadline,
-            dry_run=dry_run,
-            ledger=ledger,
-        )
+        launch = Launch(argv=command, env=dict(os.environ), cwd=cwd)
+        return cls(launch=launch, deadline_s=deadline, **options)
 
     def require_command(self) -> None:
         if not self.launch.argv:
