@@ -36,7 +36,7 @@ def demo_job(talk: Talk, ledger: Path | None, max_launches: int, deadline_s: flo
 
 
 def two_node_recipe(python: Path, model: Path) -> Launch:
-    """Fifteen flags and seven variables of which one group is to blame: node 1 is not there."""
+    """Seventeen flags and seven variables of which one group is to blame: node 1 is not there."""
     port, master_port = free_port(), free_port()
     flags = (
         f"--model {model} --host 127.0.0.1 --port {port} --served-model-name smollm2"
