@@ -38,14 +38,17 @@ def cli() -> None:
 @command_argument
 @launch_options
 @click.option("--keep", is_flag=True, help="Leave a server that serves running; end it with `stop ID`.")
-def run(command: tuple[str, ...], as_json: bool, keep: bool, **options: Any) -> None:
+@click.option("--detach", is_flag=True, help="Watch it in the background; see it with `show ID --follow`.")
+def run(command: tuple[str, ...], as_json: bool, keep: bool, detach: bool, **options: Any) -> None:
     """Launch CMD once, watch it to a verdict, stop it."""
 
     def job() -> JobResult:
+        from shakedown.jobs.detach import detach_job
         from shakedown.jobs.request import LaunchRequest
         from shakedown.jobs.run import run_job
 
-        return run_job(LaunchRequest.here(command, **options), choose_talk(), keep=keep)
+        start = detach_job if detach else run_job
+        return start(LaunchRequest.here(command, **options), choose_talk(), keep=keep)
 
     finish("run", as_json, job)
 
@@ -132,13 +135,14 @@ def runs(limit: int, ledger: Path | None, as_json: bool) -> None:
 
 @cli.command()
 @click.argument("id")
+@click.option("--follow", is_flag=True, help="Show how a run goes until it is judged; exit as `run` would.")
 @ledger_option
 @json_option
-def show(id: str, ledger: Path | None, as_json: bool) -> None:
+def show(id: str, follow: bool, ledger: Path | None, as_json: bool) -> None:
     """Tell one run or search as a chain: observed, suspected, tried, concluded, next."""
-    from shakedown.jobs.ledger import show_job
+    from shakedown.jobs.ledger import follow_job, show_job
 
-    finish("show", as_json, lambda: show_job(ledger, id))
+    finish("show", as_json, lambda: follow_job(ledger, id, choose_talk()) if follow else show_job(ledger, id))
 
 
 @cli.command()

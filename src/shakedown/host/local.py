@@ -225,29 +225,16 @@ class LocalHost:
         """SIGTERM, and a second one when the patience named is over; then wait for its last word."""
         held = self._held.get(run.folder)
         told = held is not None and held.lifeline.order(grace_s=grace_s)
-        self._signal_supervisor(run, signal.SIGTERM)
+        signal_process(run.supervisor, signal.SIGTERM)
         until = time.monotonic() + grace_s
         while self._is_supervised(run) and time.monotonic() < until:
             time.sleep(_POLL_S)
         if not told:
-            self._signal_supervisor(run, signal.SIGTERM)
+            signal_process(run.supervisor, signal.SIGTERM)
         until = time.monotonic() + _AFTER_GRACE_S
         while self._is_supervised(run) and time.monotonic() < until:
             time.sleep(_POLL_S)
-        self._signal_supervisor(run, signal.SIGKILL)  # stuck: a full or hung disk
-
-    def _signal_supervisor(self, run: Run, number: int) -> None:
-        try:
-            handle = os.pidfd_open(run.supervisor.pid)
-        except ProcessLookupError:
-            return
-        try:
-            if self._is_supervised(run):
-                signal.pidfd_send_signal(handle, number)
-        except ProcessLookupError:
-            return
-        finally:
-            os.close(handle)
+        signal_process(run.supervisor, signal.SIGKILL)  # stuck: a full or hung disk
 
     def _end_without_supervisor(self, run: Run, state: RunState, grace_s: float) -> RunState:
         """The supervisor was killed: what it wrote down still proves what is ours."""
@@ -261,6 +248,21 @@ class LocalHost:
         with contextlib.suppress(OSError):
             write_state(run.folder, state)
         return state
+
+
+def signal_process(process: Identity, number: int) -> None:
+    """To that very process, or to nobody."""
+    try:
+        handle = os.pidfd_open(process.pid)
+    except ProcessLookupError:
+        return
+    try:
+        if procfs.is_alive(process.pid, process.started_ticks):
+            signal.pidfd_send_signal(handle, number)
+    except ProcessLookupError:
+        return
+    finally:
+        os.close(handle)
 
 
 def _reap(pid: int) -> None:

@@ -5,7 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 from shakedown.core import SearchRecord
-from shakedown.jobs.result import ExitCode, JobResult
+from shakedown.jobs.follow import follow
+from shakedown.jobs.result import ExitCode, JobResult, Talk
+from shakedown.jobs.run import result_of
 from shakedown.ledger import Ledger
 from shakedown.report import isolate_document, run_document, runs_document, runs_table, show
 
@@ -26,3 +28,8 @@ def show_job(path: Path | None, entry_id: str) -> JobResult:
         else:
             document, lines = run_document(record, command="show"), show(record)
     return JobResult(document=document, lines=lines, exit_code=ExitCode.GOOD)
+
+
+def follow_job(path: Path | None, entry_id: str, talk: Talk) -> JobResult:
+    """What `run` hands back, for a run that another process watches."""
+    return result_of(follow(path, entry_id, talk), command="show")

@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
-from shakedown.core import Verdict
+from dataclasses import replace
+
+from shakedown.core import TrialRecord, Verdict
 from shakedown.host.local import LocalHost
-from shakedown.jobs.reading import describe, read_request
+from shakedown.jobs.reading import Reading, describe, read_request
 from shakedown.jobs.request import LaunchRequest
 from shakedown.jobs.result import ExitCode, JobResult, Talk, exit_code_of
-from shakedown.jobs.trials import looking_on, noted_variables, occasion_of, plan_lines, subject_of
+from shakedown.jobs.trials import (
+    DETACHED_FACT,
+    looking_on,
+    noted_variables,
+    occasion_of,
+    plan_lines,
+    subject_of,
+)
 from shakedown.ledger import Ledger
 from shakedown.report import run_document, run_summary
 from shakedown.trial import run_recorded
@@ -21,13 +30,35 @@ def run_job(request: LaunchRequest, talk: Talk, *, keep: bool) -> JobResult:
         lines = plan_lines(reading, request)
         document = {"schema": "shakedown/1", "command": "run", "verdict": None, "dry_run": lines}
         return JobResult(document=document, lines=lines, exit_code=ExitCode.GOOD)
+    return result_of(watch(reading, request, talk, host, keep=keep))
+
+
+def watch(
+    reading: Reading,
+    request: LaunchRequest,
+    talk: Talk,
+    host: LocalHost,
+    *,
+    keep: bool,
+    detached_as: str | None = None,
+) -> TrialRecord:
+    """One launch from its first entry in the ledger to its last; `detached_as`: its ID, in the background."""
     with Ledger.open(request.ledger) as ledger:
         title = describe(reading)
         talk.say(f"run: {title}")
         subject = subject_of(reading, request, ledger, title=title, deadline_s=request.deadline_s, keep=keep)
         occasion = occasion_of(reading, noted_variables(reading))
-        record = run_recorded(ledger, host, subject, occasion, looking_on(talk, title))
+        if detached_as is not None:
+            subject = replace(subject, detach=True)
+            facts = {**occasion.facts, DETACHED_FACT: "1"}
+            occasion = replace(occasion, trial_id=detached_as, facts=facts)
+        return run_recorded(ledger, host, subject, occasion, looking_on(talk, title))
+
+
+def result_of(record: TrialRecord, *, command: str = "run") -> JobResult:
     verdict = record.judgement.verdict if record.judgement else Verdict.UNDECIDED
     return JobResult(
-        document=run_document(record), lines=run_summary(record), exit_code=exit_code_of(verdict)
+        document=run_document(record, command=command),
+        lines=run_summary(record),
+        exit_code=exit_code_of(verdict),
     )

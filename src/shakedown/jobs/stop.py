@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import signal
+import time
 from pathlib import Path
 
 from shakedown.core import Ending, RecordState, SearchRecord, TrialRecord
 from shakedown.errors import HostProblem
 from shakedown.host import foreign
 from shakedown.host.felling import Felled, fell
-from shakedown.host.local import LocalHost
+from shakedown.host.local import LocalHost, signal_process
 from shakedown.host.shm import still_there
 from shakedown.jobs.foreign import Survey, survey, survey_document, survey_lines
 from shakedown.jobs.result import ExitCode, JobResult
+from shakedown.jobs.trials import DETACHED_FACT
 from shakedown.launch import HEALTHY_GRACE_S
 from shakedown.ledger import Ledger
+
+WATCHER_S = 60.0  # its clean-up ends in 30 s even where nothing answers
 
 
 def stop_job(path: Path | None, entry_id: str, *, dry_run: bool) -> JobResult:
@@ -40,14 +45,30 @@ def stop_trial(ledger: Ledger, host: LocalHost, trial: TrialRecord, *, dry_run: 
     names = [f"{p.name} (pid {p.pid})" for p in running] if isinstance(running, tuple) else []
     if not names:
         return said(trial, "nothing of it is running", ())
-    if trial.state is RecordState.OPEN:  # the watcher would take our signal for a crash of the launch
+    detached = DETACHED_FACT in dict(trial.facts)
+    if trial.state is RecordState.OPEN and not detached:
+        # The watcher would take our signal for a crash of the launch.
         return said(trial, "still watched by the process that started it: press Ctrl-C there", names)
     if dry_run:
         return said(trial, f"would end {', '.join(names)}", ())
+    if trial.state is RecordState.OPEN:
+        trial = end_watch(ledger, trial)
+        if trial.state is RecordState.OPEN:
+            return said(trial, f"its watcher has not ended it within {WATCHER_S:.0f} s", names)
     healthy = trial.kept_running and trial.state is RecordState.FINISHED
     ending = host.end(run, grace_s=HEALTHY_GRACE_S if healthy else 0.0)
     ledger.mark_stopped(trial.id, ending)
     return said(trial, told(ending, names), [f"{p.name} (pid {p.pid})" for p in ending.left])
+
+
+def end_watch(ledger: Ledger, trial: TrialRecord) -> TrialRecord:
+    """Asks a detached watcher to clean up, as Ctrl-C asks one in a terminal; the record after that."""
+    if watcher := ledger.writer_of(trial.id):
+        signal_process(watcher, signal.SIGTERM)
+    until = time.monotonic() + WATCHER_S
+    while (trial := ledger.trial(trial.id)).state is RecordState.OPEN and time.monotonic() < until:
+        time.sleep(0.05)
+    return trial
 
 
 def told(ending: Ending, names: list[str]) -> str:

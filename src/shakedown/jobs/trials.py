@@ -18,6 +18,8 @@ from shakedown.redact import Redactor
 from shakedown.trial import Occasion, Subject
 from shakedown.watch import Assessment, Limits
 
+DETACHED_FACT = "detached"  # no terminal can end its watch: `stop ID` may
+
 
 def facts_of(reading: Reading) -> dict[str, str]:
     """What a record says of the surroundings, and what its timings are learnt for."""

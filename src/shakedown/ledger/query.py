@@ -13,6 +13,7 @@ from typing import Any
 
 from shakedown.core import (
     Experiment,
+    Identity,
     Outcome,
     Phase,
     RecordState,
@@ -158,6 +159,16 @@ class Queries:
                 raise UsageError(f"{wanted!r} fits more than one ID: {several}", "give a few signs more")
         noun = kind.value if kind else "run"
         raise UsageError(f"no {noun} {wanted!r} in the ledger {self.path}", "`shakedown runs` lists them")
+
+    def writer_of(self, entry_id: str) -> Identity | None:
+        """The living process that writes this entry (its whole ID); None where none is seen from here."""
+        here = this_writer()
+        for row in self._rows(f"{ENTRIES} WHERE id = ?", (entry_id,)):
+            with reported(self.path):
+                writer = last_writer(from_text(Writer, row["writer"]), self.events(entry_id))
+            near = (writer.boot_id, writer.namespace) == (here.boot_id, here.namespace)
+            return writer.process if near and not is_gone(writer, here) else None
+        return None
 
     def _records(self, query: str, values: Sequence[object]) -> tuple[TrialRecord | SearchRecord, ...]:
         return tuple(self._record(row) for row in self._rows(query, values))

@@ -35,7 +35,8 @@ class Subject:
     """What one trial launches and how it is watched.
 
     `target` None: nothing can be asked of it. `ready_log`: a line that means ready, for any server.
-    `wrong_because` is what explains wrong answers before anything was started.
+    `wrong_because` is what explains wrong answers before anything was started. `detach`: if we are killed,
+    the launch goes on.
     """
 
     title: str
@@ -47,6 +48,7 @@ class Subject:
     ready_log: str | None = None
     deadline_s: float | None = None
     keep: bool = False
+    detach: bool = False
     wrong_because: str = ""
 
 
@@ -75,6 +77,8 @@ def run_trial(host: Host, subject: Subject, folder: Path, look_on: Callable[[Ass
     try:
         with held_interrupts():  # one that strikes in mid-start would find nothing to end yet
             run = start(host, subject.launch, folder, port=subject.port)
+        if subject.detach:
+            host.disarm(run)
         watcher = Watcher(host, run, subject.engine, limits=subject.limits, port=subject.port)
         judgement = observe(host, run, subject, watcher, look_on)
         if subject.keep and judgement.serves:

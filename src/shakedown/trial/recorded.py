@@ -20,9 +20,13 @@ from shakedown.watch import Assessment
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Occasion:
-    """Why a trial is run and what is remembered of it. `noted_env` are the variables worth a record."""
+    """Why a trial is run and what is remembered of it. `noted_env` are the variables worth a record.
+
+    `trial_id` is one that was given away already, before there was a ledger to write to.
+    """
 
     search_id: str | None = None
+    trial_id: str | None = None
     experiment: Experiment | None = None
     noted_env: frozenset[str] = frozenset()
     facts: Mapping[str, str] = field(default_factory=dict)
@@ -39,7 +43,7 @@ def run_recorded(
 
     A trial that is interrupted stays open in the ledger: whoever looks later sees it as interrupted.
     """
-    trial_id = ledger.new_id(Kind.TRIAL)
+    trial_id = occasion.trial_id or ledger.new_id(Kind.TRIAL)
     folder = ledger.run_folder(trial_id)
     launch = subject.launch
     redactor = Redactor.of(launch.env, launch.argv, cwd=launch.cwd)
