@@ -1,6 +1,7 @@
 """Which lines of a log show movement, and what the first exception was."""
 
 import time
+from pathlib import Path
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -168,6 +169,21 @@ def test_an_exception_line_on_its_own_and_a_usage_error_count():
     assert first_cause(GENERIC, "serve.py: error: unrecognized arguments: --x") == (
         "error: unrecognized arguments: --x"
     )
+
+
+def test_a_compile_error_is_told_in_the_words_of_the_compiler():
+    """1,672 lines of warnings stood between the exception and the linker's reason."""
+    log = (Path(__file__).parent / "logs" / "vllm-0.32.0-cpu-cache-full.log").read_text()
+    warning = (
+        "(Worker pid=3336) ERROR 11-29 18:17:20 [multiproc_executor.py:1063]   206 |   __m512i __Y = __Y;"
+    )
+    head, output, rest = log.partition("Output:\n")
+    said = (
+        "InductorError: CppCompileError: C++ compile error: /usr/bin/ld: final link failed: No space left on"
+    )
+    assert first_cause(VLLM, log) == f"{said} device"
+    assert first_cause(VLLM, head + output + f"{warning}\n" * 1672 + rest) == f"{said} device"
+    assert first_cause(VLLM, head) == "InductorError: CppCompileError: C++ compile error"
 
 
 def test_a_traceback_caught_long_before_the_fatal_line_is_not_the_cause():

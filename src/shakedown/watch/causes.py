@@ -34,6 +34,14 @@ _LOUD = re.compile(
     r"Fatal Python error: |terminate called after|Segmentation fault|Bus error|\(core dumped\)"
     r"|CUDA error|Cuda error|\[Errno 98\]|[Aa]ddress already in use|Out of memory: Killed|oom-kill"
 )
+# An exception that only says that another program failed: that one's own words follow, after its warnings.
+_TOOL_FAILED = re.compile(
+    r"\bcompile error$|\b[Bb]uild failed\b|[Ee]rror (?:building|compiling objects for) extension"
+)
+_TOOL_SAYS = re.compile(
+    r"(?:^|[\s:])(?:fatal )?error: |final link failed: |No space left on device|: cannot find -l"
+)
+TOOL_LINES = 10_000  # g++ had 1,672 lines to say before the linker's one about a full disk
 # A lookup that failed and was handled says less than what was raised for it.
 _LOOKUPS = ("StopIteration", "KeyError", "IndexError", "AttributeError", "StopAsyncIteration")
 _PLUMBING = ("contextlib.py", "threading.py", "_contextlib.py", "otel.py", "queue.py", "selectors.py")
@@ -124,17 +132,34 @@ class ErrorFinder:
     def _explain(self, key: tuple[str, int | None], it: _OpenTraceback, line: WatchedLine, text: str) -> None:
         """`1 validation error for VllmConfig` says nothing; the line below it does."""
         assert it.exception is not None
+        if _TOOL_FAILED.search(it.exception.text):
+            self._quote_tool(key, it, text)
+            return
         short = it.exception.text.endswith(("from one of:", ":")) or "validation error" in it.exception.text
         wanted = short and it.more == 0 and text.strip() and text[0] in " (-*"
         if wanted:
             it.more += 1
             told = f"{it.exception.text.rstrip(':')}: {text.strip().split(' [type=', 1)[0]}"
-            fuller = replace(it.exception, text=told[:CAUSE_CHARS])
-            self.errors = [fuller if error is it.exception else error for error in self.errors]
-            it.exception = fuller
+            self._tell_more(it, told)
         else:
             del self._open[key]
             self._read_loose(line, text)
+
+    def _quote_tool(self, key: tuple[str, int | None], it: _OpenTraceback, text: str) -> None:
+        """Looks for the line in which a compiler or linker says what it lacks."""
+        assert it.exception is not None
+        it.more += 1
+        if _TOOL_SAYS.search(text, 0, 1000):
+            self._tell_more(it, f"{it.exception.text}: {text.strip()}")
+        elif it.more < TOOL_LINES:
+            return
+        del self._open[key]
+
+    def _tell_more(self, it: _OpenTraceback, told: str) -> None:
+        assert it.exception is not None
+        fuller = replace(it.exception, text=told[:CAUSE_CHARS])
+        self.errors = [fuller if error is it.exception else error for error in self.errors]
+        it.exception = fuller
 
     def _demote(self, key: tuple[str, int | None]) -> None:
         """The exception before this one was handled: a bare lookup is not worth naming."""
