@@ -272,6 +272,18 @@ def test_a_process_that_vanished_before_the_first_complaint_is_the_cause():
     assert decide(s, LIMITS).cause.startswith("worker died without an exception")
 
 
+def test_a_leader_that_follows_within_the_second_leaves_the_lost_process_the_cause():
+    """An API server whose engine core was killed was gone half a second later."""
+    lost = Vanished(pid=4, name="EngineCore", at_s=59.0, lived_s=40)
+    repeats = error("EngineDeadError: see above", strength=0)
+    s = silent(error=repeats, vanished=(lost,), exit=Exit(code=0, signal=None), exit_age_s=40.5)
+    assert decide(s, LIMITS).cause.startswith("EngineCore died without an exception")
+    together = replace(lost, at_s=59.5)
+    assert decide(replace(s, vanished=(together,)), LIMITS).cause == "EngineDeadError: see above"
+    named = error("ValueError: no weights")
+    assert decide(replace(s, error=named), LIMITS).cause == "ValueError: no weights"
+
+
 def test_a_port_held_by_a_stranger_is_the_surroundings_and_no_crash():
     s = silent(error=error("OSError: [Errno 98] Address already in use"), exit=Exit(code=1, signal=None))
     s = replace(s, exit_age_s=1, processes=())

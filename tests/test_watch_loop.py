@@ -322,3 +322,19 @@ def test_a_final_judgement_stays():
     final = run_until(host, watcher, 120).judgement
     host.advance(60.0)
     assert watcher.step().judgement == final
+
+
+def test_a_lost_process_has_the_name_that_its_own_lines_give_it():
+    """Killed within the second in which it took its title, a worker was last seen as a bare Python."""
+    leader, worker = process(1), process(5, name="python -B -c from multiprocessing.spawn import …")
+    host = Script(
+        lambda at_s: [leader, worker] if at_s < 20 else [leader] if at_s < 30 else [],
+        lines=[
+            (15.0, "(Worker pid=5) INFO 11-29 18:17:45 [cpu_model_runner.py:70] Starting to load model M..."),
+            (20.5, "(EngineCore pid=4) ERROR 11-29 18:17:46 [core.py:1510] EngineCore failed to start."),
+        ],
+        exit=Exit(code=1, signal=None),
+        ended_s=30.0,
+    )
+    judgement = run_until(host, watch(host, engine=VLLM), 60).judgement
+    assert judgement.cause.startswith("Worker died without an exception")

@@ -26,7 +26,7 @@ CAUSES = {
     "D03-suffix-eager": "ImportError: Arctic Inference is required",
     "H07-fifo-tokenizer": "Couldn't instantiate the backend tokenizer",
     "H13-kill-enginecore-after-ready": "EngineDeadError",
-    "H14-kill-worker-loading": "VLLM::Worker died without an exception",
+    "H14-kill-worker-loading": "Worker died without an exception",
     "H23-worker-stop-exec-timeout20": "TimeoutError",
     "X07-devshm-64k": "Insufficient space in /dev/shm for shared-memory allocation: 160 MiB required",
     "X12-pp2": "Not enough allowed NUMA nodes",

@@ -110,14 +110,16 @@ def _cause(s: Situation) -> str:
 def _lost_process(s: Situation) -> Vanished | None:
     """The first process that went clearly before the leader, around the first complaint if there is one.
 
-    Helpers live shorter or went earlier; what went later went because of it.
+    Helpers live shorter or went earlier; what went later went because of it. Where the log only repeats
+    that something died, the leader may follow within the second.
     """
     ended_s = s.now_s - s.exit_age_s if s.exit is not None else s.now_s
     around_s = s.error.at_s if s.error is not None else ended_s
+    before_s = ended_s if s.error is not None and s.error.strength == 0 else ended_s - 1.0
     lost = [
         v
         for v in s.vanished
-        if v.lived_s >= 2.0 and v.at_s < ended_s - 1.0 and around_s - 5.0 <= v.at_s <= around_s + 1.5
+        if v.lived_s >= 2.0 and v.at_s < before_s and around_s - 5.0 <= v.at_s <= around_s + 1.5
     ]
     return min(lost, key=lambda v: (v.at_s, v.pid), default=None)
 

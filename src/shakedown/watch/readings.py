@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from shakedown.core import Engine, Evidence, Frame, GpuUse, Host, Listener, Missing, Phase, ProcessSample, Run
 from shakedown.watch.proc import (
@@ -204,7 +204,8 @@ class Readings:
 
     @property
     def vanished(self) -> tuple[Vanished, ...]:
-        return tuple(self._book.vanished)
+        """Named as the log does where it does: a process is often lost before its title was read anew."""
+        return tuple(replace(v, name=self._ranks.get(v.pid, v.name)) for v in self._book.vanished)
 
     def stack_phases(self) -> Iterable[tuple[str, Phase]]:
         """Where the latest stacks of a silence place each rank; one that waits for others is nowhere."""
