@@ -17,6 +17,7 @@ import json
 import os
 import platform
 import shutil
+import signal
 import socket
 import subprocess
 import sys
@@ -156,9 +157,11 @@ def run_ours(argv: Sequence[str], env: Mapping[str, str], stage: Stage) -> tuple
             argv, env=env, cwd=stage.work, stdin=subprocess.DEVNULL, stdout=answer, stderr=writer
         )
         try:
-            code = process.wait(GIVE_UP_S)
-        except subprocess.TimeoutExpired:
-            process.terminate()  # it ends what it started
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(GIVE_UP_S)
+        finally:
+            if process.poll() is None:
+                process.terminate()  # it ends what it started
             code = process.wait(60)
         answer.seek(0)
         return code, answer.read(), read_messages()
@@ -255,6 +258,7 @@ def main() -> None:
         return
     if given.keep_logs is not None:
         given.keep_logs.mkdir(parents=True, exist_ok=True)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # what was broken is mended on the way out
     with tempfile.TemporaryDirectory(prefix="shakedown-faults-") as work:
         try:
             good = run_all(chosen(given.only), Bench(Path(work), given.keep_logs))
