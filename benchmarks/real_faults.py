@@ -18,7 +18,6 @@ import os
 import platform
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -32,6 +31,7 @@ from fault_setups import SETUPS, NotMade, Stage
 
 from shakedown import __version__
 from shakedown.errors import ShakedownError
+from shakedown.host.reach import free_port
 from shakedown.provision import SGLANG, VLLM, prepare_engine, prepare_model
 from shakedown.provision.environments import cache_folder
 
@@ -144,12 +144,6 @@ class Bench:
         }
 
 
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
 def run_ours(argv: Sequence[str], env: Mapping[str, str], stage: Stage) -> tuple[int, str, str]:
     """Exit code, standard output and standard error; the latter is read only in the end if nobody should."""
     with (stage.work / "answer").open("w+") as answer, message_stream(stage) as (writer, read_messages):
@@ -228,6 +222,7 @@ def run_all(faults: Sequence[Fault], bench: Bench) -> bool:
         except NotMade as reason:
             not_made.append((fault, str(reason)))
             print(ROW.format(fault.id, fault.expected, "not made here", "", reason), flush=True)
+            keep({fault.id: {"result": "not made here", "why": str(reason)}}, {})
             continue
         print(
             ROW.format(fault.id, fault.expected, shown.said, f"{shown.seconds:.1f}", shown.mark), flush=True
