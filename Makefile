@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 # A run prints its own progress; pip's is kept to errors.
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 
-.PHONY: demo test test-fast lint bench docs clean
+.PHONY: demo test test-fast lint bench bench-isolate bench-observing bench-faults docs clean
 
 demo: $(VENV)/.ready
 	$(BIN)/shakedown demo
@@ -22,8 +22,16 @@ lint: $(VENV)/.ready
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
 
-bench: $(VENV)/.ready
-	$(BIN)/python benchmarks/isolate_simulation.py
+bench: bench-isolate bench-observing bench-faults
+
+bench-isolate: $(VENV)/.ready
+	$(BIN)/python benchmarks/isolate_simulation.py --rivals
+
+bench-observing: $(VENV)/.ready
+	$(BIN)/python benchmarks/observing.py
+
+bench-faults: $(VENV)/.ready
+	$(BIN)/python benchmarks/real_faults.py
 
 docs: $(VENV)/.ready
 	$(BIN)/python -m shakedown.cli.reference > docs/cli.md
