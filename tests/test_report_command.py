@@ -14,6 +14,15 @@ from shakedown.jobs.report import MOST_BYTES, ReportFormat, read_log
 from shakedown.ledger import Ledger
 
 
+@pytest.fixture(autouse=True)
+def signals_as_they_were() -> Iterator[None]:
+    """A command ends by ignoring interrupts; run inside this process, it would leave them ignored."""
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
 @pytest.fixture
 def report(tmp_path):
     """`report(*words)` on a ledger that holds one search and one run, each trial with a log."""
