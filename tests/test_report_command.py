@@ -2,6 +2,8 @@
 
 import json
 import os
+import signal
+from collections.abc import Iterator
 from dataclasses import replace
 from xml.etree import ElementTree as ET
 
