@@ -19,7 +19,7 @@ from typing import Any
 import psutil
 import pytest
 from conftest import Shakedown
-from stand_ins import begin, eventually, running, stand_in, supervisors
+from stand_ins import begin, eventually, running, stand_in, supervisors, words_of
 
 from shakedown.host.reach import free_port
 
@@ -28,6 +28,9 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
 FAULT = "crash:--alpha"
 FLAGS = ("--alpha", "--beta", "3")
 SEED = 20260729
+LADDER_S = (
+    40.0  # longer than all the patience a supervisor has: 15 s of grace, 7 s to ask all, 15 s of exiting
+)
 
 
 class Scene:
@@ -99,7 +102,7 @@ def test_killed_at_twenty_moments_it_loses_and_repeats_nothing(scene: Scene) -> 
         process.kill()
         process.communicate()
         struck += 1
-        assert scene.nothing_left(within_s=10)
+        assert scene.nothing_left(within_s=LADDER_S), [words_of(each) for each in scene.ours()]
         assert scene.finished()[: len(done)] == done
         done = scene.finished()
         found = scene.searches()
@@ -111,7 +114,7 @@ def test_killed_at_twenty_moments_it_loses_and_repeats_nothing(scene: Scene) -> 
         process = begin(scene.folder, *resume, env=scene.env)
     process.kill()
     process.communicate()
-    assert scene.nothing_left(within_s=10)
+    assert scene.nothing_left(within_s=LADDER_S)
 
     for search in scene.searches():
         found = scene.resume(search)
@@ -302,7 +305,7 @@ def test_a_kill_before_the_verdict_ends_what_was_to_be_kept(scene: Scene) -> Non
     assert eventually(lambda: len(scene.ours()) == 2, within_s=30)
     process.kill()
     process.communicate()
-    assert scene.nothing_left(within_s=10)
+    assert scene.nothing_left(within_s=LADDER_S)
 
 
 def test_a_kill_after_the_verdict_leaves_it_running_and_stop_ends_it(
