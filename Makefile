@@ -12,10 +12,11 @@ demo: $(VENV)/.ready
 
 test: $(VENV)/.ready
 	$(BIN)/python -m shakedown.provision all
-	$(BIN)/pytest
+	$(BIN)/pytest -m "not engine" -n 3 --dist loadfile
+	$(BIN)/pytest -m engine
 
 test-fast: $(VENV)/.ready
-	$(BIN)/pytest -m "not engine and not slow"
+	$(BIN)/pytest -m "not engine and not slow" -n 3 --dist loadfile
 
 lint: $(VENV)/.ready
 	$(BIN)/ruff check
