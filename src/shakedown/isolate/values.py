@@ -8,8 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from shakedown.core import Command, Factor, FactorKind, Flag, FlagTable, FlagUse
-
-Tokens = tuple[str, ...]
+from shakedown.isolate.remedy import Tokens
 
 SINGLE = frozenset({FactorKind.FLAG, FactorKind.FIT, FactorKind.BACKEND})
 MOST_SIBLINGS = 6

@@ -10,6 +10,7 @@ from dataclasses import replace
 
 from shakedown.core import Launch, Signature
 from shakedown.engines import display
+from shakedown.isolate.sorting import PREFIXES
 from shakedown.jobs.reading import Reading, asked_for_random_weights, own_limits
 from shakedown.jobs.request import LaunchRequest
 from shakedown.jobs.result import Progress, Talk
@@ -70,8 +71,7 @@ def noted_variables(reading: Reading) -> frozenset[str]:
     """The variables worth a record: those the engine names, and those the command itself sets."""
     command = reading.command
     engine_knows = reading.table.env if reading.table else frozenset()
-    prefixes = ("VLLM_", "SGLANG_", "NCCL_", "GLOO_", "CUDA_", "TORCH", "OMP_", "HF_")
-    return frozenset(name for name in command.env if name in engine_knows or name.startswith(prefixes))
+    return frozenset(name for name in command.env if name in engine_knows or name.startswith(PREFIXES))
 
 
 def looking_on(talk: Talk, title: str) -> Callable[[Assessment], None]:
