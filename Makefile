@@ -41,7 +41,7 @@ $(VENV)/.ready: pyproject.toml
 	@echo "Setting up $(VENV) (once per clone, about a minute)"
 	$(PYTHON) -m venv $(VENV)
 	$(PIP) install --upgrade "pip>=25.1"
-	$(PIP) install --editable . --group dev
+	$(PIP) install --editable '.[drafter]' --group dev
 	@touch $@
 
 clean:
