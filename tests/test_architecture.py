@@ -17,7 +17,8 @@ EDGES: dict[str, set[str]] = {
     "provision": LEAVES,
     "launch": LEAVES | {"engines", "host"},
     "trial": LEAVES | ROOMS - {"isolate", "report"} | {"launch"},
-    "jobs": LEAVES | ROOMS | {"launch", "trial", "provision"},
+    "drafter": LEAVES | {"engines", "launch", "trial"},
+    "jobs": LEAVES | ROOMS | {"launch", "trial", "provision", "drafter"},
     "cli": LEAVES | {"jobs", "report"},
 }
 

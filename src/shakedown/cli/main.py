@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import click
 
 from shakedown import __version__
+from shakedown.cli.draft import draft
 from shakedown.cli.finish import finish
 from shakedown.cli.options import (
     Duration,
@@ -204,6 +205,9 @@ def demo(max_launches: int, deadline: float, ledger: Path | None, as_json: bool)
     from shakedown.jobs.demo import demo_job
 
     finish("demo", as_json, lambda: demo_job(choose_talk(), ledger, max_launches, deadline))
+
+
+cli.add_command(draft)
 
 
 def main() -> NoReturn:

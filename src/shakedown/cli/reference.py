@@ -5,6 +5,8 @@ It never describes what `--help` does not.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import click
 
 from shakedown.cli.main import cli
@@ -23,11 +25,16 @@ else there; talk and progress go to standard error.
 
 
 def reference() -> str:
-    parts = [INTRO, block("shakedown", cli, None)]
-    root = click.Context(cli, info_name="shakedown")
-    for name in sorted(cli.commands):
-        parts.append(block(f"shakedown {name}", cli.commands[name], root))
-    return "\n".join(parts)
+    return "\n".join([INTRO, *blocks("shakedown", cli, None)])
+
+
+def blocks(title: str, command: click.Command, parent: click.Context | None) -> Iterator[str]:
+    """The command's own block, then those of its commands, if it is a group, by name."""
+    yield block(title, command, parent)
+    if isinstance(command, click.Group):
+        context = click.Context(command, info_name=title.split()[-1], parent=parent)
+        for name in sorted(command.commands):
+            yield from blocks(f"{title} {name}", command.commands[name], context)
 
 
 def block(title: str, command: click.Command, parent: click.Context | None) -> str:
