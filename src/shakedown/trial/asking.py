@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from shakedown.core import Judgement, Phase, Verdict
-from shakedown.probe import CanaryReport, ReadyState, Target, check, poll
+from shakedown.probe import CanaryReport, Readiness, ReadyState, Target, check, poll
 from shakedown.trial.ready_line import ReadyLine
 from shakedown.watch import Assessment, State, Watcher
 
@@ -72,11 +72,14 @@ class Asking:
         self._thread.start()
 
     def _ask(self, target: Target) -> None:
-        while poll(target, READY_LOOK_S).state is not ReadyState.ANSWERING:
+        while not self._is_worth_a_canary(poll(target, READY_LOOK_S)):
             if self._abandoned.wait(READY_PAUSE_S):
                 return
         self._answering = True
         self.report = check(target, deadline_s=CANARY_S, clock=self._clock, abandoned=self._abandoned.is_set)
+
+    def _is_worth_a_canary(self, seen: Readiness) -> bool:
+        return seen.state is ReadyState.ANSWERING
 
     def _no_answer(self, report: CanaryReport, assessment: Assessment, waited_s: float) -> Judgement | None:
         """No token came: the watch tells a hang, what goes on working is slow, the rest is undecided."""

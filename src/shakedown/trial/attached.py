@@ -20,9 +20,9 @@ from shakedown.core import (
     Verdict,
 )
 from shakedown.ledger import Ledger
-from shakedown.probe import Readiness, ReadyState, Target, check, poll
+from shakedown.probe import Readiness, ReadyState, Target, check
 from shakedown.probe.client import Failure
-from shakedown.trial.asking import CANARY_S, READY_LOOK_S, READY_PAUSE_S, Asking
+from shakedown.trial.asking import CANARY_S, Asking
 from shakedown.trial.conduct import Subject, observe
 from shakedown.watch import Assessment, Watcher
 from shakedown.watch.log import LogReader
@@ -120,16 +120,9 @@ class AttachedAsking(Asking):
         self._up = up
         self._answering = up and target is not None  # a request is in flight as soon as it is sent
 
-    def _ask(self, target: Target) -> None:
-        while not self._is_worth_a_canary(poll(target, READY_LOOK_S)):
-            if self._abandoned.wait(READY_PAUSE_S):
-                return
-        self._answering = True
-        self.report = check(target, deadline_s=CANARY_S, clock=self._clock, abandoned=self._abandoned.is_set)
-
     def _is_worth_a_canary(self, seen: Readiness) -> bool:
         """Of a server that is up, all but "not yet, 503": the canary finds out what else it means."""
-        if seen.state is ReadyState.ANSWERING or not self._up:
+        if super()._is_worth_a_canary(seen) or not self._up:
             return seen.state is ReadyState.ANSWERING
         return seen.state is ReadyState.REFUSED or any(failure.value in seen.why for failure in Failure)
 
