@@ -6,6 +6,7 @@ ShakedownError                 what happened, to which thing, with which value; 
 │   ├── PortHeld               another process listens on the launch's port
 │   └── HostProblem            the machine refused something we need
 ├── LedgerProblem              the ledger cannot be read or written              exit 125
+├── DataProblem                a data file is damaged or does not fit its use    exit 125
 ├── BudgetSpent                no launch or no time left                         (caught by isolate)
 └── Interrupted                the user pressed Ctrl-C; clean-up is done         exit 130
 """
@@ -41,6 +42,10 @@ class HostProblem(EnvironmentProblem):
 
 
 class LedgerProblem(ShakedownError):
+    pass
+
+
+class DataProblem(ShakedownError):
     pass
 
 
