@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 from shakedown.core import TrialRecord, Verdict
@@ -41,12 +42,17 @@ def watch(
     *,
     keep: bool,
     detached_as: str | None = None,
+    work: Callable[[], None] | None = None,
 ) -> TrialRecord:
-    """One launch from its first entry in the ledger to its last; `detached_as`: its ID, in the background."""
+    """One launch from its first entry in the ledger to its last; `detached_as`: its ID, in the background.
+
+    `work` is done while it serves.
+    """
     with Ledger.open(request.ledger) as ledger:
         title = describe(reading)
         talk.say(f"run: {title}")
         subject = subject_of(reading, request, ledger, title=title, deadline_s=request.deadline_s, keep=keep)
+        subject = replace(subject, work=work)
         occasion = occasion_of(reading, noted_variables(reading))
         if detached_as is not None:
             subject = replace(subject, detach=True)

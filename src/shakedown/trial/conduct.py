@@ -36,7 +36,7 @@ class Subject:
 
     `target` None: nothing can be asked of it. `ready_log`: a line that means ready, for any server.
     `wrong_because` is what explains wrong answers before anything was started. `detach`: if we are killed,
-    the launch goes on.
+    the launch goes on. `work` is done while it serves, before it is ended; what it raises goes through.
     """
 
     title: str
@@ -50,6 +50,7 @@ class Subject:
     keep: bool = False
     detach: bool = False
     wrong_because: str = ""
+    work: Callable[[], None] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,6 +82,8 @@ def run_trial(host: Host, subject: Subject, folder: Path, look_on: Callable[[Ass
             host.disarm(run)
         watcher = Watcher(host, run, subject.engine, limits=subject.limits, port=subject.port)
         judgement = observe(host, run, subject, watcher, look_on)
+        if subject.work is not None and judgement.serves:
+            subject.work()
         if subject.keep and judgement.serves:
             host.disarm(run)
             kept = True
