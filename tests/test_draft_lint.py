@@ -1,0 +1,201 @@
+"""`draft lint` on directories on disk: files read without torch, verdicts, exit codes, a live engine."""
+
+from __future__ import annotations
+
+import json
+import pickle
+import signal
+import subprocess
+import sys
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+from eagle3_directories import (
+    DRAFT,
+    HIDDEN,
+    VOCAB,
+    drafted_tokens,
+    floats,
+    head_rows,
+    healthy_config,
+    healthy_shapes,
+    integers,
+    marks,
+    offsets,
+    write_drafter,
+    write_target,
+    write_tensors,
+)
+
+from shakedown.cli.main import cli
+from shakedown.jobs.pickled import PickleRefused, read_pickled_tensors
+
+
+@pytest.fixture(autouse=True)
+def signals_as_they_were() -> Iterator[None]:
+    """A command ends by ignoring interrupts; run inside this process, it would leave them ignored."""
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
+def run_lint(*words: str | Path) -> tuple[int, dict[str, Any]]:
+    result = CliRunner().invoke(cli, ["draft", "lint", "--json", *map(str, words)])
+    return result.exit_code, json.loads(result.stdout)
+
+
+def change_config(folder: Path, **changes: Any) -> None:
+    config = {**healthy_config(), **changes}
+    (folder / "config.json").write_text(json.dumps(config))
+
+
+def errors(document: dict[str, Any]) -> set[str]:
+    return {finding["rule"] for finding in document["findings"] if finding["level"] == "error"}
+
+
+def test_a_healthy_directory_serves_everywhere(tmp_path):
+    drafter, target = write_drafter(tmp_path / "d"), write_target(tmp_path / "m")
+    code, document = run_lint("--target", target, drafter)
+    assert (code, document["verdict"], errors(document)) == (0, "serves as trained", set())
+    assert {row["verdict"] for row in document["engines"]} == {"serves as trained"}
+    assert any(f["rule"] == "d2t-offset" and "mean cosine" in f["evidence"] for f in document["findings"])
+
+
+def test_a_faulty_one_fails_only_where_asked(tmp_path):
+    drafter = write_drafter(tmp_path)
+    change_config(drafter, norm_before_residual=True)
+    code, document = run_lint("--engine", "sglang", "--engine-version", "0.5.14", drafter)
+    assert (code, document["verdict"]) == (1, "loads but drafts wrongly")
+    (finding,) = [f for f in document["findings"] if f["level"] == "error"]
+    wanted = {"rule", "level", "engine", "version", "what", "evidence", "mend"}
+    assert wanted <= set(finding)
+    assert (finding["engine"], finding["version"]) == ("sglang", "0.5.14")
+    assert run_lint("--engine", "vllm", drafter)[0] == 0
+
+
+def test_the_answer_for_people_says_each_finding_once(tmp_path):
+    drafter = write_drafter(tmp_path)
+    change_config(drafter, num_hidden_layers=4)
+    result = CliRunner().invoke(cli, ["draft", "lint", str(drafter)])
+    assert result.exit_code == 1
+    assert result.stdout.count("tensors-missing") == 2  # SGLang and vLLM name their later layers' norms apart
+    assert "SGLang 0.5.14" in result.stdout
+    assert "no --target: what depends on it was not judged" in result.stdout
+
+
+def test_absolute_token_ids_are_told_from_offsets_by_the_targets_head(tmp_path):
+    drafter, target = write_drafter(tmp_path / "d"), write_target(tmp_path / "m")
+    tokens = [2 * i for i in range(DRAFT)]  # taken as offsets they would be the tokens 3 * i: also possible
+    tensors = {name: floats(shape, 3) for name, shape in healthy_shapes().items()}
+    tensors |= {"lm_head.weight": head_rows(tokens), "d2t": integers(tokens)}
+    write_tensors(drafter / "model.safetensors", tensors)
+    code, document = run_lint(drafter)
+    assert (code, errors(document)) == (0, set())
+    assert any(finding["rule"] == "d2t-undecided" for finding in document["findings"])
+    code, document = run_lint("--target", target, drafter)
+    assert (code, errors(document)) == (1, {"d2t-absolute"})
+
+
+def test_an_embedding_of_its_own_is_compared_with_the_targets(tmp_path):
+    drafter, target = write_drafter(tmp_path / "d"), write_target(tmp_path / "m")
+    tokens = drafted_tokens()
+    tensors = {name: floats(shape, 3) for name, shape in healthy_shapes().items()}
+    tensors |= {"lm_head.weight": head_rows(tokens), "d2t": integers(offsets(tokens))}
+    for seed, found in ((1, set()), (9, {"embedding-replaced"})):
+        tensors["embed_tokens.weight"] = floats((VOCAB, HIDDEN), seed)
+        write_tensors(drafter / "model.safetensors", tensors)
+        assert errors(run_lint("--target", target, drafter)[1]) == found
+
+
+def test_a_file_that_ends_too_early_is_named(tmp_path):
+    drafter = write_drafter(tmp_path)
+    file = drafter / "model.safetensors"
+    file.write_bytes(file.read_bytes()[:-10])
+    code, document = run_lint(drafter)
+    assert (code, document["verdict"]) == (1, "does not load")
+    assert "ends 10 bytes before t2d does" in json.dumps(document)
+
+
+@pytest.mark.parametrize("content", [b"", b"\xff" * 64, b"\x10\0\0\0\0\0\0\0not json at all!"])
+def test_a_file_that_is_no_safetensors_file_is_named(tmp_path, content):
+    drafter = write_drafter(tmp_path)
+    (drafter / "model.safetensors").write_bytes(content)
+    code, document = run_lint(drafter)
+    assert (code, document["verdict"]) == (1, "does not load")
+
+
+@pytest.mark.parametrize("missing", ["config.json", "model.safetensors"])
+def test_a_folder_that_is_no_drafter_is_a_usage_error(tmp_path, missing):
+    drafter = write_drafter(tmp_path)
+    (drafter / missing).unlink()
+    code, document = run_lint(drafter)
+    assert code == 2
+    assert document["error"]
+
+
+def test_tensors_saved_by_torch_are_read_without_running_a_pickle(tmp_path):
+    torch = pytest.importorskip("torch")
+    drafter = write_drafter(tmp_path)
+    (drafter / "model.safetensors").unlink()
+    tokens = drafted_tokens()
+    state = {n: torch.zeros(s, dtype=torch.bfloat16) for n, s in healthy_shapes().items()}
+    state["d2t"] = torch.tensor(offsets(tokens))
+    state["t2d"] = torch.tensor(marks(tokens))
+    torch.save(state, drafter / "pytorch_model.bin")
+    code, document = run_lint(drafter)
+    assert (code, errors(document)) == (0, set())
+    state["d2t"] = torch.tensor(tokens)
+    torch.save(state, drafter / "pytorch_model.bin")
+    assert errors(run_lint(drafter)[1]) == {"d2t-absolute"}
+
+
+def test_a_pickle_that_asks_for_more_is_refused_and_not_run(tmp_path):
+    class Evil:
+        def __reduce__(self):
+            return (Path.touch, (tmp_path / "ran",))
+
+    drafter = write_drafter(tmp_path / "d")
+    (drafter / "model.safetensors").unlink()
+    file = drafter / "pytorch_model.bin"
+    with zipfile.ZipFile(file, "w") as archive:
+        archive.writestr("archive/data.pkl", pickle.dumps({"fc.weight": Evil()}))
+    with pytest.raises(PickleRefused, match="asks for"):
+        read_pickled_tensors(file)
+    code, document = run_lint(drafter)
+    assert (code, document["verdict"]) == (1, "does not load")
+    assert not (tmp_path / "ran").exists()
+
+
+def test_an_engine_is_read_where_its_interpreter_is_given(tmp_path, monkeypatch):
+    drafter = write_drafter(tmp_path / "d")
+    models = tmp_path / "site" / "sglang" / "srt" / "models"
+    models.mkdir(parents=True)
+    (tmp_path / "site" / "sglang" / "__init__.py").write_text("raise SystemExit('it is not to be imported')")
+    (models / "llama_eagle3.py").write_text(
+        'class LlamaForCausalLMEagle3: x = "fc_norm"\nEntryClass = [LlamaForCausalLMEagle3]\n'
+    )
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path / "site"))
+    code, document = run_lint("--engine-python", sys.executable, drafter)
+    assert code == 0
+    assert [(row["engine"], row["source"]) for row in document["engines"]] == [("sglang", "live")]
+
+
+def test_an_interpreter_without_an_engine_is_said(tmp_path):
+    code, document = run_lint("--engine-python", sys.executable, write_drafter(tmp_path))
+    assert code == 125
+    assert "no module" in document["error"]
+
+
+def test_linting_loads_no_torch(tmp_path):
+    code = (
+        "import sys; from click.testing import CliRunner; from shakedown.cli.main import cli;"
+        f"print(CliRunner().invoke(cli, ['draft', 'lint', {str(write_drafter(tmp_path))!r}]).exit_code,"
+        "*[m for m in ('torch', 'numpy', 'httpx', 'transformers') if m in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["0"]
