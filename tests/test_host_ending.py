@@ -1,5 +1,6 @@
 """Ending a run: all of it, whatever it does, and nobody else."""
 
+import json
 import os
 import signal
 import subprocess
@@ -11,6 +12,9 @@ from host_runs import BAD_SERVERS, family_in, is_alive, launch_of, wait_for
 
 from shakedown.host import procfs
 from shakedown.host.local import LocalHost
+from shakedown.host.shm import ShmWatch
+
+PROMPT_S = 10.0  # 1 s where nothing else runs; with the patience of a watched end it were 20 s
 
 
 @pytest.fixture(params=[True, False], ids=["cgroup", "pidfds"])
@@ -121,27 +125,49 @@ def test_ending_twice_is_fine(host, places):
 def start_tool(places, mode, *arguments):
     argv = [sys.executable, str(BAD_SERVERS / "proc_tool.py"), str(places[0]), mode]
     program = [sys.executable, str(BAD_SERVERS / "proc_family.py"), str(places[1]), *arguments]
-    tool = subprocess.Popen([*argv, *program], stdout=subprocess.PIPE)
+    tool = subprocess.Popen([*argv, *program], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     with tool.stdout:
         assert tool.stdout.readline() == b"started\n"
     return tool
+
+
+def kill(tool):
+    tool.kill()
+    tool.stdin.close()
+    tool.wait()
 
 
 def test_the_run_of_a_killed_tool_is_ended(places, bystander):
     tool = start_tool(places, "plain")
     family = family_in(places[1])
     run = LocalHost().attach_run(places[0])
-    tool.kill()
-    tool.wait()
+    kill(tool)
     wait_for(lambda: not any(is_alive(process) for process in (*family.values(), run.supervisor)))
+
+
+def test_no_patience_is_left_once_the_tool_is_killed(places, bystander):
+    tool = start_tool(places, "plain", "--deaf")
+    family = family_in(places[1])
+    kill(tool)
+    wait_for(lambda: not any(is_alive(process) for process in family.values()), PROMPT_S)
+
+
+def test_a_tool_killed_while_it_waits_for_the_end_takes_its_patience_along(places, bystander):
+    tool = start_tool(places, "end", "--deaf")
+    family = family_in(places[1])
+    tool.stdin.write(b"\n")
+    tool.stdin.flush()
+    time.sleep(0.5)
+    assert is_alive(family["leader"])  # asked, and deaf
+    kill(tool)
+    wait_for(lambda: not any(is_alive(process) for process in family.values()), PROMPT_S)
 
 
 @pytest.mark.parametrize("mode", ["detach", "disarm"])
 def test_a_run_let_go_of_outlives_the_tool_and_is_ended_from_its_folder(mode, places, bystander):
     tool = start_tool(places, mode, "--deaf")
     family = family_in(places[1])
-    tool.kill()
-    tool.wait()
+    kill(tool)
     time.sleep(0.5)
     host = LocalHost()
     run = host.attach_run(places[0])
@@ -174,6 +200,28 @@ def test_shared_memory_of_the_run_is_swept_and_no_other(host, places):
         assert [path for path in os.listdir("/dev/shm") if path.startswith(name)] == [f"{name}-foreign"]
     finally:
         os.unlink(foreign)
+
+
+def test_shared_memory_of_a_leader_that_was_killed_is_swept(host, places):
+    name = f"shakedown-test-{os.getpid()}-{time.monotonic_ns()}"
+    run = host.start(launch_of("proc_shm.py", name), places[0])
+    wait_for(lambda: len(json.loads((places[0] / "state.json").read_text())["shm"]) == 2)
+    os.kill(run.leader.pid, signal.SIGKILL)
+    wait_for(lambda: host.exit_of(run))
+    assert host.end(run, grace_s=0).swept_shm == (f"/dev/shm/{name}-mapped", f"/dev/shm/{name}-open")
+
+
+def test_a_new_file_is_looked_for_at_once_but_not_for_ever(tmp_path):
+    name = f"/dev/shm/shakedown-test-{os.getpid()}-{time.monotonic_ns()}"
+    watch = ShmWatch()
+    watch.sample([os.getpid()])
+    found = 0
+    for number in range(25):
+        with open(f"{name}-{number}", "w"):
+            time.sleep(0.02)
+            found += watch.sample([os.getpid()])
+        os.unlink(f"{name}-{number}")
+    assert 0 < found <= 22  # the next ones wait for the pace that a whole run can bear
 
 
 def test_shared_memory_somebody_else_maps_is_kept(host, places):

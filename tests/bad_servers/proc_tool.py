@@ -1,6 +1,6 @@
 """Our tool, to be killed in the middle: starts a launch, says where its processes are, and waits.
 
-usage: proc_tool.py RUN_FOLDER plain|detach|disarm CMD…
+usage: proc_tool.py RUN_FOLDER plain|detach|disarm|end CMD…; `end`: it ends the launch on a line of input.
 """
 
 import os
@@ -19,5 +19,8 @@ run = host.start(
 if mode == "disarm":
     host.disarm(run)
 print("started", flush=True)
+if mode == "end":
+    input()
+    host.end(run, grace_s=600)
 while True:
     time.sleep(60)

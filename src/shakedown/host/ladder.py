@@ -13,7 +13,7 @@ from typing import NamedTuple
 from shakedown.host import procfs
 from shakedown.host.family import Family, Member
 
-_AFTER_LEADER_S = 2.0  # a leader that exits has usually told its children
+_AFTER_LEADER_S = 0.5  # a leader that exits has usually told its children
 _ASK_ALL_S = 5.0
 _KILL_S = 3.0  # longer than any kill measured; what is left then sits in the kernel
 _EXITING_S = 15.0  # giving back hundreds of GB may take this long

@@ -16,32 +16,36 @@ from shakedown.host.procfs import ShmObject
 _FOLDER = "/dev/shm"
 _EVERY_S = 3.0
 _SHARE = 0.003  # of one core, at most: reading the maps of a big process takes milliseconds
+_AT_ONCE = 20  # new files looked for in the maps without waiting: a process killed early takes its maps along
 
 
 class ShmWatch:
     """Made before the run starts, so that it knows what is not the run's."""
 
     def __init__(self) -> None:
-        self._before = {(status.st_dev, status.st_ino) for _, status in _entries()}
-        self._next_s = 0.0
+        self._before = self._listed = _numbers()
+        self._at_once = _AT_ONCE
+        self._next_list_s = self._next_s = 0.0
         self.seen: set[ShmObject] = set()
 
     def sample(self, pids: Iterable[int], *, now: bool = False) -> bool:
         """Look what the processes use, if it is time to. Says whether something new was seen."""
         began = time.monotonic()
-        if began < self._next_s and not now:
+        if began < self._next_list_s and not now:
             return False
+        listed = _numbers()
+        self._next_list_s = began + (time.monotonic() - began) / _SHARE
+        now |= began >= self._next_s or (bool(listed - self._listed) and self._at_once > 0)
+        self._listed = listed
+        if not now or listed <= self._before | {(it.device, it.inode) for it in self.seen}:
+            return False
+        self._at_once -= began < self._next_s
         known = len(self.seen)
-        if self._has_unknown():
-            for pid in pids:
-                used = procfs.shm_used(pid) or set()
-                self.seen |= {it for it in used if (it.device, it.inode) not in self._before}
+        for pid in pids:
+            used = procfs.shm_used(pid) or set()
+            self.seen |= {it for it in used if (it.device, it.inode) not in self._before}
         self._next_s = began + max(_EVERY_S, (time.monotonic() - began) / _SHARE)
         return len(self.seen) > known
-
-    def _has_unknown(self) -> bool:
-        known = self._before | {(it.device, it.inode) for it in self.seen}
-        return any((status.st_dev, status.st_ino) not in known for _, status in _entries())
 
 
 def sweep(seen: Iterable[ShmObject]) -> list[str]:
@@ -63,14 +67,15 @@ def still_there(seen: Iterable[ShmObject]) -> list[str]:
     return sorted({it.path for it in seen if _is_still(it)})
 
 
-def _entries() -> list[tuple[str, os.stat_result]]:
-    found = []
+def _numbers() -> set[tuple[int, int]]:
+    """(device, inode) of everything there is."""
+    found = set()
     for path in Path(_FOLDER).glob("**/*"):
         try:
             status = path.lstat()
         except OSError:
             continue
-        found.append((str(path), status))
+        found.add((status.st_dev, status.st_ino))
     return found
 
 

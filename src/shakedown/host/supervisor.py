@@ -33,6 +33,7 @@ _DRAIN_S = 0.1
 _LOOK_S = 0.5
 _LOOK_AGAIN_S = 5.0  # every process judged anew
 _GRACE_S = 15.0  # where nobody said another: a healthy SGLang needs 5-8 s
+_ORPHANED_GRACE_S = 0.5  # nobody waits for a gentle end any more; all of it is over within 2 s
 _DRAIN_BYTES = 1 << 20  # of output a turn, so that a flood keeps no signal waiting
 
 
@@ -41,6 +42,7 @@ class Supervisor:
         self._folder = Path(spec["folder"])
         self._grace_s = _GRACE_S
         self._asked = 0  # SIGTERMs received
+        self._abandoned = False  # our tool died while it waited for the end
         self._why: str | None = None
         own_ticks = procfs.started_ticks(os.getpid()) or 0
         self._group = cgroup.make(f"shakedown-{os.getpid()}-{own_ticks}") if spec["cgroups"] else None
@@ -95,7 +97,7 @@ class Supervisor:
             self._state.leader[0],
             self._grace_s,
             turn=self._turn,
-            hurried=lambda: self._asked > 1,
+            hurried=lambda: self._asked > 1 or self._abandoned,
         )
         self._reap()
         self._state.swept = sweep(self._state.shm)
@@ -181,7 +183,8 @@ class Supervisor:
         if not received:
             self._poll.unregister(0)
             if self._state.armed:
-                self._why = self._why or "our tool died"
+                self._abandoned = self._why is not None
+                self._why, self._grace_s = self._why or "our tool died", _ORPHANED_GRACE_S
             return
         *lines, self._orders = (self._orders + received).split(b"\n")
         for order in map(json.loads, lines):
