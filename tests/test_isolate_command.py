@@ -225,3 +225,30 @@ def test_a_held_port_is_no_answer_and_its_holder_lives(isolate, tmp_path: Path, 
         assert said.code == 125
         assert "already held" in json.dumps(said.document)
     assert starts(tmp_path) == 0
+
+
+def test_a_launch_below_a_stated_mark_is_isolated_like_any_failure(isolate) -> None:
+    mark = "tokens_per_s >= 100"
+    said = isolate("slow:--alpha", "--alpha", "--beta", "3", options=("--expect", mark))
+    found = said.document
+    assert said.code == 0, said.stderr
+    assert (found["verdict"], blamed(found)) == ("slow", [["--alpha"]])
+    assert judged(found) == dict.fromkeys(FACTOR_CHECKS, True)
+    (measured,) = found["failing"]["expectations"]
+    assert (measured["mark"], measured["stated"], measured["met"]) == ("tokens_per_s", mark, False)
+    assert measured["low"] <= measured["value"] <= measured["high"] < 100
+
+
+def test_a_launch_that_is_ready_too_late_is_cut_and_isolated(isolate) -> None:
+    options = ("--expect", "ready_s <= 2")
+    said = isolate("late:--alpha", "--alpha", "--beta", "3", options=options)
+    found = said.document
+    assert said.code == 0, said.stderr
+    assert (found["verdict"], found["failing"]["phase"], blamed(found)) == ("slow", "ready", [["--alpha"]])
+    assert "not ready" in found["failing"]["cause"]
+
+
+def test_marks_that_are_met_leave_nothing_to_isolate(isolate) -> None:
+    said = isolate("", "--alpha", options=("--expect", "ttft_ms <= 5000", "--expect", "ready_s <= 60"))
+    assert said.code == 3
+    assert {each["met"] for each in said.document["failing"]["expectations"]} == {True}

@@ -15,7 +15,6 @@ from shakedown.isolate.factors import (
     close,
     describe_changes,
     factors_of,
-    plain_null,
     with_debug_logging,
 )
 
@@ -56,7 +55,8 @@ def trial(kept: set[str] | frozenset[str], **more: object) -> Experiment:
 
 
 def safe(command: Command, flags: FlagTable | None) -> Launch:
-    return apply(command.launch, factors_of(command, flags), trial(set()))
+    factors = factors_of(command, flags)
+    return apply(command.launch, factors, trial({factor.name for factor in factors if factor.safe}))
 
 
 def find(command: Command, flags: FlagTable | None, text: str) -> Factor:
@@ -73,6 +73,7 @@ def test_the_demo_has_its_two_node_layout_as_one_factor():
         "--disable-log-stats",
         "prefix caching",
         "chunked prefill",
+        "--enforce-eager",
         "OMP_NUM_THREADS=2",
         "VLLM_LOGGING_LEVEL=INFO",
     }
@@ -97,13 +98,16 @@ def test_the_demos_safe_mode_is_a_launch_that_serves_here():
     }
 
 
-def test_the_plain_null_leaves_defaults_on_and_takes_off_switches_away():
+def test_off_switches_that_the_user_gave_stay_in_safe_mode_and_can_be_taken_away():
     command = read(DEMO, DEMO_ENV, VLLM_CPU)
-    argv = plain_null(command, VLLM_CPU).argv
+    factors = factors_of(command, VLLM_CPU)
+    (switch,) = [factor for factor in factors if factor.safe]
+    assert (switch.name, switch.now) == ("--enforce-eager", "removed")
+    defaults = {factor.name for factor in factors if factor.kind in (FactorKind.DEFAULT, FactorKind.BACKEND)}
+    argv = apply(command.launch, factors, trial(defaults)).argv
     assert "--enforce-eager" not in argv
     assert "--no-enable-prefix-caching" not in argv
     assert "--nnodes" not in argv
-    assert "--enforce-eager" in {factor.name for factor in factors_of(command, VLLM_CPU, plain=True)}
 
 
 def test_sglang_on_the_cpu_keeps_the_kernels_that_run_there():
@@ -115,9 +119,9 @@ def test_sglang_on_the_cpu_keeps_the_kernels_that_run_there():
     command = read(line, {}, SGLANG_CPU)
     names = [factor.name for factor in factors_of(command, SGLANG_CPU)]
     assert names == ["radix cache", "overlap scheduling", "SGLANG_TEST_STUCK_SCHEDULER_INIT=600"]
-    for launch in (safe(command, SGLANG_CPU), plain_null(command, SGLANG_CPU)):
-        assert launch.argv[:3] == ("env", "SGLANG_USE_CPU_ENGINE=1", "python")
-        assert "torch_native" in launch.argv
+    launch = safe(command, SGLANG_CPU)
+    assert launch.argv[:3] == ("env", "SGLANG_USE_CPU_ENGINE=1", "python")
+    assert "torch_native" in launch.argv
     amx = read(line.replace("torch_native", "intel_amx"), {}, SGLANG_CPU)
     assert find(amx, SGLANG_CPU, "intel_amx").add_argv == ("--attention-backend", "torch_native")
 
@@ -268,13 +272,13 @@ def test_every_launch_of_a_real_incident_reads_and_round_trips(number):
     assert unknown <= {"--enable-flashinfer-mla", "--enable-ep-moe", "--kvtc-pca-dim"} or not flags
 
 
-@given(data=st.data(), device=st.sampled_from(["cuda", "cpu"]), plain=st.booleans())
-def test_any_subset_composes(data, device, plain):
+@given(data=st.data(), device=st.sampled_from(["cuda", "cpu"]))
+def test_any_subset_composes(data, device):
     number = data.draw(st.integers(0, len(INCIDENTS) - 1))
     command, flags = incident(number, device)
     launch = replace(command.launch, argv=("env", "-u", "X", "NCCL_DEBUG=INFO", *command.launch.argv))
     command = parse(launch, flags)
-    factors = factors_of(command, flags, plain=plain)
+    factors = factors_of(command, flags)
     names = [factor.name for factor in factors]
     assert len(set(names)) == len(names)
     dropped = [at for factor in factors for at in factor.drop_argv]

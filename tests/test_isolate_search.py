@@ -54,9 +54,14 @@ def factors_of(
 
 
 def factor(
-    name: str, *, kind: FactorKind = FactorKind.FLAG, needs: frozenset[str] = frozenset(), dear: int = 0
+    name: str,
+    *,
+    kind: FactorKind = FactorKind.FLAG,
+    needs: frozenset[str] = frozenset(),
+    dear: int = 0,
+    safe: bool = False,
 ) -> Factor:
-    return Factor(name=name, kind=kind, was="on", now="removed", needs=needs, dear=dear)
+    return Factor(name=name, kind=kind, was="on", now="removed", needs=needs, dear=dear, safe=safe)
 
 
 @dataclass

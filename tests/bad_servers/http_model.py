@@ -1,13 +1,17 @@
 """A tiny OpenAI-style server with a tiny model (it continues as the text went on before), and its faults.
 
     http_model.py [--fault NAME] [--key KEY] [--root /path] [--name MODEL]
+                  [--pace TOKENS_A_SECOND] [--noise SHARE] [--wait SECONDS] [--accept TOKENS_A_ROUND]
 
-Prints its port. The model is an induction head: it looks for the last words earlier in the text.
+Prints its port. The model is an induction head: it looks for the last words earlier in the text. It streams
+as fast as it can, or at a pace that differs by up to that share from request to request, after a wait. With
+--accept it counts rounds of speculation as vLLM does in /metrics, and as SGLang does in /generate.
 """
 
 import argparse
 import json
 import os
+import random
 import re
 import threading
 import time
@@ -18,7 +22,8 @@ WORDS = re.findall(r" \w+", " the rain came and she went home with a letter from
 IDS: dict[str, int] = {}
 VOCABULARY: list[str] = []
 CHAT_FIELDS = {"model", "messages", "prompt", "max_tokens", "temperature", "stream"}
-options = argparse.Namespace()
+options = argparse.Namespace(pace=0.0, noise=0.0, wait=0.0, accept=0.0)
+rounds = {"drafts": 0.0, "accepted_tokens": 0.0}
 busy: list[int] = []
 stuck = threading.Event()
 
@@ -78,7 +83,7 @@ class Server(BaseHTTPRequestHandler):
         pass
 
     def reply(self, status: int, value: object) -> None:
-        data = json.dumps(value).encode()
+        data = value.encode() if isinstance(value, str) else json.dumps(value).encode()
         self.send_response(status)
         self.send_header("content-type", "application/json")
         self.send_header("content-length", str(len(data)))
@@ -100,6 +105,9 @@ class Server(BaseHTTPRequestHandler):
         elif path == "/v1/models":
             if self.allowed():
                 self.reply(200, {"data": [{"id": options.name}]})
+        elif path == "/metrics" and options.accept and options.fault != "no_metrics":
+            lines = [f'vllm:spec_decode_num_{name}_total{{engine="0"}} {n}' for name, n in rounds.items()]
+            self.reply(200, "\n".join(lines))
         else:
             self.reply(404, {"detail": "Not Found"})
 
@@ -110,6 +118,8 @@ class Server(BaseHTTPRequestHandler):
             return self.reply(404, {"detail": "Not Found"})
         if not self.allowed():
             return None
+        if path == "/generate" and options.accept:
+            return self.reply(200, {"text": "", "meta_info": {"spec_accept_length": options.accept}})
         if fault == "die":
             os._exit(3)
         if fault == "silent" or stuck.is_set():
@@ -200,8 +210,13 @@ class Server(BaseHTTPRequestHandler):
         self.send_header("content-type", "text/event-stream")
         self.send_header("transfer-encoding", "chunked")
         self.end_headers()
+        pace = options.pace * random.uniform(1 - options.noise, 1 + options.noise)
+        time.sleep(options.wait)
+        if options.accept:
+            rounds["drafts"] += len(tokens) / options.accept
+            rounds["accepted_tokens"] += len(tokens) * (1 - 1 / options.accept)
         for token in tokens:
-            time.sleep(1.1 if options.fault == "slow" else 0)
+            time.sleep(1.1 if options.fault == "slow" else 1 / pace if pace else 0)
             self.event({"choices": [shape(token)]})
             if options.fault == "breaks_off":
                 self.close_connection = True
@@ -227,6 +242,8 @@ def main() -> None:
     parser.add_argument("--key")
     parser.add_argument("--root", default="")
     parser.add_argument("--name", default="tiny")
+    for number in ("--pace", "--noise", "--wait", "--accept"):
+        parser.add_argument(number, type=float, default=0.0)
     parser.parse_args(namespace=options)
     server = ThreadingHTTPServer(("127.0.0.1", 0), Server)
     print(server.server_address[1], flush=True)

@@ -18,6 +18,7 @@ from shakedown.cli.options import (
     Duration,
     command_argument,
     engine_option,
+    expect_option,
     json_option,
     launch_options,
     ledger_option,
@@ -38,6 +39,7 @@ def cli() -> None:
 @cli.command()
 @command_argument
 @launch_options
+@expect_option
 @click.option("--keep", is_flag=True, help="Leave a server that serves running; end it with `stop ID`.")
 @click.option("--detach", is_flag=True, help="Watch it in the background; see it with `show ID --follow`.")
 def run(command: tuple[str, ...], as_json: bool, keep: bool, detach: bool, **options: Any) -> None:
@@ -57,6 +59,7 @@ def run(command: tuple[str, ...], as_json: bool, keep: bool, detach: bool, **opt
 @cli.command()
 @command_argument
 @launch_options
+@expect_option
 @click.option("--max-launches", type=click.IntRange(1), default=40, show_default=True, help="Launch at most.")
 @click.option("--resume", metavar="ID", help="Go on with an interrupted search; finished trials count.")
 @click.option("--pid", type=click.IntRange(1), help="Read CMD, its variables and folder from a process.")

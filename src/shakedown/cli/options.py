@@ -13,6 +13,8 @@ from urllib.parse import urlsplit
 
 import click
 
+from shakedown.core import Expectation
+
 F = TypeVar("F", bound=Callable[..., Any])
 
 UNIT_SECONDS = {"s": 1.0, "m": 60.0, "h": 3600.0}
@@ -61,6 +63,18 @@ class Url(click.ParamType[str]):
         return str(value)
 
 
+class Stated(click.ParamType[Expectation]):
+    """`tokens_per_s >= 400`."""
+
+    name = "mark"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Expectation:
+        try:
+            return Expectation.read(value)
+        except ValueError as problem:
+            self.fail(str(problem), param, ctx)
+
+
 def apply_all(*decorators: Callable[[F], F]) -> Callable[[F], F]:
     def apply(function: F) -> F:
         for decorator in reversed(decorators):
@@ -93,5 +107,12 @@ launch_options = apply_all(
     click.option("--dry-run", is_flag=True, help="Print what would be started and signalled; start nothing."),
     ledger_option,
     json_option,
+)
+expect_option = click.option(
+    "--expect",
+    type=Stated(),
+    multiple=True,
+    help="A mark it must meet: 'tokens_per_s >= 400', 'accept_length >= 2', 'ttft_ms <= 200' or"
+    " 'ready_s <= 60'. May be given several times.",
 )
 command_argument = click.argument("command", nargs=-1, type=click.UNPROCESSED, metavar="-- CMD...")

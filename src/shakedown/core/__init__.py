@@ -36,6 +36,13 @@ from shakedown.core.launches import (
     FlagUse,
     Launch,
 )
+from shakedown.core.marks import (
+    Expectation,
+    Mark,
+    Measured,
+    missed_fingerprint,
+    missed_marks,
+)
 from shakedown.core.readings import (
     Ending,
     Execution,
@@ -81,6 +88,7 @@ __all__ = [
     "Evidence",
     "Execution",
     "Exit",
+    "Expectation",
     "Experiment",
     "Factor",
     "FactorKind",
@@ -100,8 +108,10 @@ __all__ = [
     "Listener",
     "LogLine",
     "LogprobStyle",
+    "Mark",
     "Marker",
     "Match",
+    "Measured",
     "Missing",
     "Oracle",
     "Outcome",
@@ -123,4 +133,6 @@ __all__ = [
     "Verdict",
     "Wait",
     "Workaround",
+    "missed_fingerprint",
+    "missed_marks",
 ]

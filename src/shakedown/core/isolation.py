@@ -28,7 +28,8 @@ class Factor:
     Changing it drops `drop_argv` (positions in `Launch.argv`) and `drop_env`, and appends
     `add_argv` and `add_env`. Factors of one launch touch disjoint positions, so any subset composes.
     `needs` names factors without which this one means nothing: changing those changes this too.
-    `dear` orders remedies: the higher, the less a user likes to lose it.
+    `dear` orders remedies: the higher, the less a user likes to lose it. `safe`: as the user has it, it
+    is on the safe side already, so safe mode keeps it (an off-switch the user gave).
     """
 
     name: str
@@ -41,6 +42,7 @@ class Factor:
     add_env: tuple[tuple[str, str], ...] = ()
     needs: frozenset[str] = frozenset()
     dear: int = 0
+    safe: bool = False
 
 
 class Purpose(StrEnum):

@@ -8,6 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
+from shakedown.core.marks import Measured
+
 
 class Verdict(StrEnum):
     """What became of a launch. Only a generated token makes it `serves`."""
@@ -99,6 +101,7 @@ class Judgement:
     pids, addresses, times and paths taken out, so that equal failures have equal fingerprints.
     `exited` is False for a crash whose other processes wait for ever. `environment` marks a
     failure of the surroundings (held port, neighbour on the GPU), which never counts as evidence.
+    `measured` are the marks the user stated, as this launch showed them.
     """
 
     verdict: Verdict
@@ -112,6 +115,7 @@ class Judgement:
     would_change: str = ""
     exited: bool = True
     environment: bool = False
+    measured: tuple[Measured, ...] = ()
 
     @property
     def signature(self) -> Signature:

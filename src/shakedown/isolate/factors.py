@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
-from shakedown.core import Command, Engine, Experiment, Factor, FactorKind, FlagTable, Launch, Purpose
+from shakedown.core import Command, Engine, Experiment, Factor, FactorKind, FlagTable, Launch
 from shakedown.isolate.sorting import Sorting, device_of
 
 __all__ = [
@@ -17,19 +17,17 @@ __all__ = [
     "describe_changes",
     "device_of",
     "factors_of",
-    "plain_null",
     "with_debug_logging",
 ]
 
 
-def factors_of(command: Command, table: FlagTable | None, *, plain: bool = False) -> tuple[Factor, ...]:
+def factors_of(command: Command, table: FlagTable | None) -> tuple[Factor, ...]:
     """Every factor of a launch, disjoint in the tokens they touch.
 
-    In safe mode (all changed) optional settings are gone, default-on features off, backends
-    conservative. `plain` gives the factors of the plain null instead: default-on features stay on,
-    and an off-switch that the user gave is itself a factor, for an off-switch can crash too.
+    In safe mode (all changed but those that are `safe`) optional settings are gone, default-on features
+    off, backends conservative.
     """
-    return Sorting(command, table, plain=plain).factors()
+    return Sorting(command, table).factors()
 
 
 def close(factors: Iterable[Factor], kept: Iterable[str]) -> frozenset[str]:
@@ -66,12 +64,6 @@ def apply(launch: Launch, factors: tuple[Factor, ...], experiment: Experiment) -
         env.update(variables)
     argv = tuple(token for at, token in enumerate(launch.argv) if at not in dropped) + tuple(added)
     return replace(launch, argv=argv, env=env)
-
-
-def plain_null(command: Command, table: FlagTable | None) -> Launch:
-    """No optional settings, defaults on: what comes next when safe mode fails in another way."""
-    experiment = Experiment(kept=frozenset(), purpose=Purpose.PLAIN_NULL, reason="defaults on")
-    return apply(command.launch, factors_of(command, table, plain=True), experiment)
 
 
 def with_debug_logging(launch: Launch, engine: Engine) -> Launch:

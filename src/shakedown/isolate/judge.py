@@ -9,7 +9,7 @@ import re
 from collections.abc import Sequence
 from enum import StrEnum
 
-from shakedown.core import Judgement, Match, Phase, Signature, Verdict
+from shakedown.core import Judgement, Match, Phase, Signature, Verdict, missed_marks
 
 # Eager and graph mode pass different phases between weights and warm-up, so one fault can show in either.
 FIRST_FORWARD = frozenset(
@@ -39,6 +39,9 @@ def compare(a: Signature, b: Signature) -> Match:
         return Match.DIFFERENT
     if a.verdict is Verdict.CRASHED:
         return _compare_crashes(a, b)
+    mine, theirs = missed_marks(a.fingerprint), missed_marks(b.fingerprint)
+    if mine or theirs:
+        return Match.COMPATIBLE if mine & theirs else Match.DIFFERENT
     return Match.COMPATIBLE if _share_phase(a.phase, b.phase) else Match.DIFFERENT
 
 

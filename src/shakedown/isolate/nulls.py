@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from shakedown.core import Ended, Factor, FactorKind, Judgement, Outcome, Purpose, Verdict
+from shakedown.core import Ended, Factor, FactorKind, Judgement, Outcome, Purpose, Verdict, missed_marks
 from shakedown.isolate.arena import Arena
 from shakedown.isolate.closure import Names
 from shakedown.isolate.judge import Showing, classify
@@ -82,19 +82,12 @@ class Null:
 
 
 def find_floor(whole: Arena, factors: Sequence[Factor], look: Look) -> Null:
-    """Safe mode first; where it fails in another way, put back defaults, then what makes the model fit."""
-    needs = whole.needs
-    kinds: dict[FactorKind, set[str]] = {}
-    for factor in factors:
-        kinds.setdefault(factor.kind, set()).add(factor.name)
-    defaults = needs.closed(kinds.get(FactorKind.DEFAULT, set()) | kinds.get(FactorKind.BACKEND, set()))
-    fits = needs.closed(kinds.get(FactorKind.FIT, set()))
-    tries = [
-        (frozenset[str](), Purpose.SAFE_MODE, "safe mode: everything optional off"),
-        (defaults, Purpose.PLAIN_NULL, "no optional flags, defaults on: safe mode fails in another way"),
-        (fits, Purpose.PLAIN_NULL, "what makes the model fit is put back: safe mode fails in another way"),
-        (needs.closed(defaults | fits), Purpose.PLAIN_NULL, "defaults and what makes the model fit put back"),
-    ]
+    """Safe mode first; where it fails in another way, put back defaults, then what makes the model fit.
+
+    Off-switches that the user gave stay in safe mode, for they are safe; only where it then fails the
+    same, one of them may be to blame.
+    """
+    tries = _tries(whole, factors)
     seen: set[Names] = set()
     for kept, purpose, reason in tries:
         if kept in seen:
@@ -104,8 +97,34 @@ def find_floor(whole: Arena, factors: Sequence[Factor], look: Look) -> Null:
         if showing is Showing.SERVES:
             return Null(arena=_within(whole, whole.universe, kept))
         if showing is Showing.FAILS:
+            if kept and purpose is Purpose.SAFE_MODE:
+                reason = "safe mode fails with the off-switches you gave; and without them?"
+                showing = look(whole, frozenset(), Purpose.PLAIN_NULL, reason)
+                return Null(arena=_within(whole, kept, frozenset()), base_fails=showing is Showing.FAILS)
             return Null(arena=_within(whole, kept, frozenset()), base_fails=not kept)
     return Null(arena=whole)
+
+
+def _tries(whole: Arena, factors: Sequence[Factor]) -> list[tuple[Names, Purpose, str]]:
+    kinds: dict[FactorKind, set[str]] = {}
+    for factor in factors:
+        kinds.setdefault(factor.kind, set()).add(factor.name)
+    closed = whole.needs.closed
+    off = closed(factor.name for factor in factors if factor.safe)
+    defaults = closed(kinds.get(FactorKind.DEFAULT, set()) | kinds.get(FactorKind.BACKEND, set()))
+    fits = closed(kinds.get(FactorKind.FIT, set()) | off)
+    both = closed(defaults | kinds.get(FactorKind.FIT, set()))
+    safe_mode = (off, Purpose.SAFE_MODE, "safe mode: everything optional off")
+    plain = (defaults, Purpose.PLAIN_NULL, "no optional flags, defaults on: safe mode fails in another way")
+    if missed_marks(whole.target.fingerprint):  # without its defaults no server is fast
+        fast = (both, Purpose.PLAIN_NULL, "no optional flags, defaults on: does it meet the mark?")
+        return [fast, plain, safe_mode]
+    return [
+        safe_mode,
+        plain,
+        (fits, Purpose.PLAIN_NULL, "what makes the model fit is put back: safe mode fails in another way"),
+        (both, Purpose.PLAIN_NULL, "defaults and what makes the model fit put back"),
+    ]
 
 
 def _within(arena: Arena, universe: Names, floor: Names) -> Arena:

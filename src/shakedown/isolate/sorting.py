@@ -55,8 +55,8 @@ class _Draft:
 class Sorting:
     """Sorts each setting into exactly one place: essential, group, fit, switch, or a factor of its own."""
 
-    def __init__(self, command: Command, table: FlagTable | None, *, plain: bool) -> None:
-        self.command, self.engine, self.table, self.plain = command, command.engine, table, plain
+    def __init__(self, command: Command, table: FlagTable | None) -> None:
+        self.command, self.engine, self.table = command, command.engine, table
         self.device = device_of(command, table)
         self.redactor = Redactor.of(command.env, command.launch.argv)
         self.names = {name: flag.names for flag in (table.flags if table else ()) for name in flag.names}
@@ -73,9 +73,8 @@ class Sorting:
             self._take_group(group, patterns)
         self._drop_stated_defaults()
         self._take_fits()
-        if not self.plain:
-            for switch in self.engine.switches:
-                self._take_switch(switch)
+        for switch in self.engine.switches:
+            self._take_switch(switch)
         for setting in tuple(self.open.values()):
             bare = setting.is_flag and not setting.value
             dear = _DEAR_SWITCH if not setting.is_flag else _DEAR_FEATURE if bare else _DEAR_VALUE
@@ -160,6 +159,7 @@ class Sorting:
         add_env: tuple[tuple[str, str], ...] = (),
         needs: frozenset[str] = frozenset(),
         was: str = "",
+        safe: bool = False,
     ) -> None:
         settings = tuple(settings)
         unset = {name: positions for name, positions in self.command.unset}
@@ -178,6 +178,7 @@ class Sorting:
             add_env=add_env,
             needs=needs,
             dear=dear,
+            safe=safe,
         )
         labels = frozenset({label, *(setting.name for setting in settings)} - {""})
         self.drafts.append(_Draft(factor=factor, labels=labels))
@@ -265,8 +266,9 @@ class Sorting:
             return  # a fit or essential setting decides it
         owners = [setting for name, setting in self.open.items() if name in settled]
         if owners and all(self._is_safe(setting, switch) for setting in owners):
-            for setting in owners:
-                self.open.pop(setting.name)
+            kind = FactorKind.FLAG if owners[0].is_flag else FactorKind.ENV
+            text = " ".join(owner.text for owner in owners)
+            self._add(kind, owners, text, dear=_DEAR_SWITCH, safe=True)  # an off-switch can fail, too
             return
         change = " ".join((*switch.argv, *(f"{name}={value}" for name, value in switch.env)))
         if owners:

@@ -54,6 +54,8 @@ def _located(purpose: Purpose, kept: Names, showing: Showing, arena: Arena) -> s
     fails = showing is Showing.FAILS
     changed = arena.universe - kept
     if purpose in (Purpose.SAFE_MODE, Purpose.EVIDENCE):
+        if fails and kept:
+            return f"still fails with {spoken(kept)}, which you gave, and nothing else optional"
         if fails:
             return "fails without any optional flag: the flags are innocent"
         return f"serves without any optional flag: the cause is among the {len(arena.universe)} factors"

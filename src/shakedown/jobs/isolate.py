@@ -8,7 +8,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
-from shakedown.core import Conclusion, Factor, RecordState, SearchRecord, Step, Verdict
+from shakedown.core import Conclusion, Expectation, Factor, RecordState, SearchRecord, Step, Verdict
 from shakedown.engines import display, require_isolatable
 from shakedown.errors import HostProblem, Interrupted, UsageError
 from shakedown.host.local import LocalHost
@@ -80,7 +80,8 @@ def new_search(
     command = reading.command
     launch = command.launch
     redactor = Redactor.of(launch.env, launch.argv, cwd=launch.cwd)
-    options = {"ready_url": request.ready_url, "ready_log": request.ready_log}
+    expect = "; ".join(map(str, request.expect))
+    options = {"ready_url": request.ready_url, "ready_log": request.ready_log, "expect": expect}
     told_ready = {name: redactor.redact_text(value) for name, value in options.items() if value}
     noted = {name: launch.env[name] for name in noted_variables(reading) if name in launch.env}
     return SearchRecord(
@@ -132,6 +133,8 @@ def request_of(earlier: SearchRecord, given: LaunchRequest) -> LaunchRequest:
         port=given.port or (int(facts["port"]) if "port" in facts else None),
         ready_url=given.ready_url or facts.get("ready_url"),
         ready_log=given.ready_log or facts.get("ready_log"),
+        expect=given.expect
+        or tuple(map(Expectation.read, filter(None, facts.get("expect", "").split("; ")))),
     )
 
 

@@ -8,7 +8,17 @@ from __future__ import annotations
 import time
 from dataclasses import replace
 
-from shakedown.core import Experiment, Factor, Host, Outcome, Phase, Purpose, Signature, Verdict
+from shakedown.core import (
+    Experiment,
+    Factor,
+    Host,
+    Outcome,
+    Phase,
+    Purpose,
+    Signature,
+    Verdict,
+    missed_marks,
+)
 from shakedown.errors import BudgetSpent
 from shakedown.isolate.factors import apply, with_debug_logging
 from shakedown.jobs.reading import Reading
@@ -16,9 +26,11 @@ from shakedown.jobs.request import LaunchRequest
 from shakedown.jobs.result import Talk
 from shakedown.jobs.trials import looking_on, noted_variables, occasion_of, subject_of
 from shakedown.ledger import Ledger
-from shakedown.trial import run_recorded
+from shakedown.trial import Stated, run_recorded
 
 BETWEEN = frozenset({Purpose.SPLIT, Purpose.ALONE, Purpose.ONE_LESS, Purpose.PEEL})
+ENDS = frozenset({Purpose.REPRODUCE, Purpose.WORKAROUND, Purpose.VALUE})
+SPREAD = 0.1  # equal launches differ by as much in pace and in time to ready: no cause is told from it
 CUT = "cut"  # the fingerprint of a launch that ran out of time
 
 
@@ -63,6 +75,11 @@ class TrialOracle:
         """Of all sittings."""
         return time.monotonic() - self._began_s + self.recalled_s
 
+    def _stated(self, purpose: Purpose) -> Stated:
+        if not marks_count(purpose, self._expected):
+            return Stated()
+        return Stated(expectations=self._request.expect, spread=SPREAD, cut=True)
+
     def _left_s(self) -> float | None:
         if self._request.deadline_s is None:
             return None
@@ -87,6 +104,7 @@ class TrialOracle:
             launch=launch,
             expected=self._expected,
             token_only=token_decides(experiment.purpose, self._expected),
+            stated=self._stated(experiment.purpose),
         )
         occasion = replace(
             occasion_of(self._reading, self.noted_env), search_id=self._search_id, experiment=experiment
@@ -96,6 +114,12 @@ class TrialOracle:
         if record.judgement.fingerprint == CUT:
             raise BudgetSpent(f"{title} was cut by the deadline")
         return Outcome(trial_id=record.id, judgement=record.judgement, seconds=record.seconds or 0.0)
+
+
+def marks_count(purpose: Purpose, failing: Signature | None) -> bool:
+    """In a search for a missed mark always; for any other failure only where the user's own command is tried,
+    for safe mode has no pace to speak of."""
+    return failing is None or bool(missed_marks(failing.fingerprint)) or purpose in ENDS
 
 
 def token_decides(purpose: Purpose, failing: Signature | None) -> bool:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from shakedown.core import Launch
+from shakedown.core import Expectation, Launch
 from shakedown.errors import UsageError
 
 
@@ -24,6 +24,7 @@ class LaunchRequest:
     ready_url: str | None = None
     ready_log: str | None = None
     deadline_s: float | None = None
+    expect: tuple[Expectation, ...] = ()
     dry_run: bool = False
     ledger: Path | None = None
     notes: tuple[str, ...] = ()  # where the launch comes from, if not from the command line

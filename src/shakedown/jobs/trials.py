@@ -16,7 +16,7 @@ from shakedown.jobs.request import LaunchRequest
 from shakedown.jobs.result import Progress, Talk
 from shakedown.ledger import MODEL_FACT, Ledger
 from shakedown.redact import Redactor
-from shakedown.trial import Occasion, Subject
+from shakedown.trial import Occasion, Stated, Subject
 from shakedown.watch import Assessment, Limits
 
 DETACHED_FACT = "detached"  # no terminal can end its watch: `stop ID` may
@@ -45,6 +45,7 @@ def subject_of(
     expected: Signature | None = None,
     keep: bool = False,
     token_only: bool = False,
+    stated: Stated | None = None,
 ) -> Subject:
     """The launch as it will be watched: with what the ledger has learnt of this engine and model."""
     engine = reading.command.engine
@@ -60,6 +61,7 @@ def subject_of(
         deadline_s=deadline_s,
         keep=keep,
         wrong_because=asked_for_random_weights(reading.command),
+        stated=stated or Stated(expectations=request.expect),
     )
 
 
@@ -103,5 +105,6 @@ def plan_lines(reading: Reading, request: LaunchRequest) -> list[str]:
         f"engine         {reading.command.engine.name}",
         f"would ask      {reading.target.base_url if reading.target else 'nothing: its port is not known'}",
         f"deadline       {deadline}",
+        *(f"must meet      {mark}" for mark in request.expect),
         "would signal   only processes this launch starts: TERM, up to 15 s of grace when healthy, then KILL",
     ]

@@ -5,6 +5,7 @@ It never reads a process and never starts one.
 
 from shakedown.probe.canary import CanaryReport, Heartbeat, Pulse, check, pulse
 from shakedown.probe.client import Target
+from shakedown.probe.marks import measure
 from shakedown.probe.numeric import Layer, LayerState
 from shakedown.probe.ready import Readiness, ReadyState, poll, served_model
 
@@ -18,6 +19,7 @@ __all__ = [
     "ReadyState",
     "Target",
     "check",
+    "measure",
     "poll",
     "pulse",
     "served_model",

@@ -15,6 +15,7 @@ from shakedown.probe.client import Answer, Target, send
 
 CHAT, COMPLETIONS = "/v1/chat/completions", "/v1/completions"
 UNKNOWN_FIELD = frozenset({400, 422})
+NO_COMPLETIONS = frozenset({404, 405, 501})
 SEED = 7
 
 
@@ -36,6 +37,17 @@ def ask_chat(target: Target, text: str, *, max_tokens: int, budget: Budget) -> A
 def ask_completion(target: Target, prompt: str, *, max_tokens: int, budget: Budget) -> Answer:
     body = {"prompt": prompt, "max_tokens": max_tokens}
     return _post(target, COMPLETIONS, body | _GREEDY, _STREAM_OPTIONS, budget)
+
+
+def ask_long(target: Target, text: str, *, max_tokens: int, budget: Budget) -> Answer:
+    """`max_tokens` in any case, streamed: a completion, or a chat where the server has nothing else."""
+    extra = {**_STREAM_OPTIONS, "ignore_eos": True}
+    body = {"prompt": text, "max_tokens": max_tokens}
+    answer = _post(target, COMPLETIONS, body | _GREEDY, extra, budget)
+    if answer.failure is not None or answer.status not in NO_COMPLETIONS:
+        return answer
+    chat = {"messages": [{"role": "user", "content": text}], "max_tokens": max_tokens}
+    return _post(target, CHAT, chat | _GREEDY, extra, budget)
 
 
 def ask_scored(target: Target, prompt: str | Sequence[int], *, max_tokens: int, budget: Budget) -> Answer:

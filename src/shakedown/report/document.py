@@ -15,6 +15,7 @@ from shakedown.core import (
     Factor,
     Hypothesis,
     Judgement,
+    Measured,
     PhaseSpan,
     SearchRecord,
     TrialRecord,
@@ -150,6 +151,21 @@ def _judged(judgement: Judgement | None) -> Document:
             for evidence in judgement.evidence
         ],
         "would_change": clean(judgement.would_change, LONGEST_LINE),
+        "expectations": [_measured(each) for each in judgement.measured],
+    }
+
+
+def _measured(measured: Measured) -> Document:
+    """A stated mark; `met` is null where the interval holds the bound, or nothing could be measured."""
+    return {
+        "mark": measured.expectation.mark,
+        "stated": str(measured.expectation),
+        "met": measured.met,
+        "value": measured.value,
+        "low": measured.low if measured.value is not None else None,
+        "high": measured.high if measured.value is not None else None,
+        "samples": measured.samples,
+        "note": clean(measured.note, LONGEST_LINE),
     }
 
 
@@ -200,6 +216,7 @@ def _trial_of_search(trial: TrialRecord, search: SearchRecord) -> Document:
         "cause": clean(judgement.cause, LONGEST_LINE) if judgement else "",
         "environment": judgement.environment if judgement else False,
         "concluded": concluded[-1] if concluded else "",
+        "expectations": [_measured(each) for each in judgement.measured] if judgement else [],
         "seconds": trial.seconds,
         "argv": trial.argv,
         "env": dict(trial.env),

@@ -2,12 +2,14 @@
 
 from shakedown.trial.attached import Arrival, attach_recorded, judge_attached, judge_unseen, phase_in
 from shakedown.trial.conduct import Result, Subject, run_trial
+from shakedown.trial.marks import Stated
 from shakedown.trial.recorded import Occasion, run_recorded
 
 __all__ = [
     "Arrival",
     "Occasion",
     "Result",
+    "Stated",
     "Subject",
     "attach_recorded",
     "judge_attached",

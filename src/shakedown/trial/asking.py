@@ -9,14 +9,16 @@ import threading
 from collections.abc import Callable
 from dataclasses import replace
 
-from shakedown.core import Judgement, Phase, Verdict
-from shakedown.probe import CanaryReport, Readiness, ReadyState, Target, check, poll
+from shakedown.core import Judgement, Measured, Phase, Verdict
+from shakedown.probe import CanaryReport, Readiness, ReadyState, Target, check, measure, poll
+from shakedown.trial.marks import Stated, judge_late, judge_marks, time_to_ready
 from shakedown.trial.ready_line import ReadyLine
 from shakedown.watch import Assessment, State, Watcher
 
 READY_LOOK_S = 5.0
 READY_PAUSE_S = 1.0
 CANARY_S = 60.0
+MARKS_S = 120.0  # for all stated marks together
 DEATH_SHOWS_S = 8.0  # an engine that dies of a request takes the other processes with it in seconds
 HANG_SHOWS_S = 60.0  # the watch's budget for a silence, its three looks and some air
 STEP_S = 0.5
@@ -25,14 +27,24 @@ STEP_S = 0.5
 class Asking:
     """Questions to the server in a thread of their own: a silent server must not stop the watch."""
 
-    def __init__(self, target: Target | None, ready_log: str | None, clock: Callable[[], float]) -> None:
+    def __init__(
+        self,
+        target: Target | None,
+        ready_log: str | None,
+        clock: Callable[[], float],
+        stated: Stated | None = None,
+    ) -> None:
         self._target = target
         self._clock = clock
+        self._stated = stated or Stated()
         self._ready_line = ReadyLine(ready_log) if ready_log else None
         self._thread: threading.Thread | None = None
         self._abandoned = threading.Event()
         self._answering = False
+        self._not_yet_s = self._answered_s = 0.0
+        self._sent = self._seen_sent = 0  # requests that measure marks
         self._reported_s: float | None = None
+        self._measured: tuple[Measured, ...] = ()
         self.report: CanaryReport | None = None
 
     def step(self, assessment: Assessment, watcher: Watcher) -> Judgement | None:
@@ -40,12 +52,15 @@ class Asking:
         if self._thread is None:
             if self._target is not None and self._is_up(assessment):
                 self._begin(self._target)
-            return None
+            return self._late(assessment)
         if not self._answering:
-            return None
+            return self._late(assessment)
         if assessment.phase.order < Phase.READY.order:
             watcher.enter(Phase.READY)
         report = self.report
+        if self._sent > self._seen_sent:
+            self._seen_sent = self._sent
+            watcher.probe_pending(False)  # each of many requests has its own silence
         watcher.probe_pending(report is None or report.verdict is Verdict.HUNG)
         if report is None:
             return None
@@ -55,7 +70,7 @@ class Asking:
             return None  # the watch sees the death itself, with its cause, in a moment
         if report.verdict is Verdict.HUNG:
             return self._no_answer(report, assessment, waited_s)
-        return judge_answers(report, assessment)
+        return judge_marks(judge_answers(report, assessment), self._measured)
 
     def abandon(self) -> None:
         self._abandoned.set()
@@ -73,10 +88,38 @@ class Asking:
 
     def _ask(self, target: Target) -> None:
         while not self._is_worth_a_canary(poll(target, READY_LOOK_S)):
+            self._not_yet_s = self._clock()
             if self._abandoned.wait(READY_PAUSE_S):
                 return
+        self._answered_s = self._clock()
         self._answering = True
-        self.report = check(target, deadline_s=CANARY_S, clock=self._clock, abandoned=self._abandoned.is_set)
+        report = check(target, deadline_s=CANARY_S, clock=self._clock, abandoned=self._abandoned.is_set)
+        if self._stated.expectations and report.verdict in {Verdict.SERVES, Verdict.SLOW}:
+            self._measured = self._measure(target)
+        self.report = report
+
+    def _measure(self, target: Target) -> tuple[Measured, ...]:
+        stated, found = self._stated, []
+        if stated.ready is not None:
+            found.append(time_to_ready(stated.ready, self._not_yet_s, self._answered_s, stated.spread))
+        found += measure(
+            target,
+            stated.expectations,
+            deadline_s=MARKS_S,
+            spread=stated.spread,
+            began=self._begin_request,
+            abandoned=self._abandoned.is_set,
+        )
+        return tuple(found)
+
+    def _begin_request(self) -> None:
+        self._sent += 1
+
+    def _late(self, assessment: Assessment) -> Judgement | None:
+        stated = self._stated
+        if stated.ready is None or not stated.cut:
+            return None
+        return judge_late(stated.ready, assessment, stated.spread)
 
     def _is_worth_a_canary(self, seen: Readiness) -> bool:
         return seen.state is ReadyState.ANSWERING

@@ -27,6 +27,7 @@ from shakedown.core import (
 from shakedown.launch import start, stop
 from shakedown.probe import CanaryReport, Target
 from shakedown.trial.asking import STEP_S, Asking
+from shakedown.trial.marks import Stated
 from shakedown.watch import Assessment, Limits, Watcher
 
 
@@ -51,6 +52,7 @@ class Subject:
     detach: bool = False
     wrong_because: str = ""
     work: Callable[[], None] | None = None
+    stated: Stated = field(default_factory=Stated)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -140,7 +142,9 @@ def observe(
     asking: Asking | None = None,
 ) -> Judgement:
     """Watches and asks, side by side, until one of the two knows."""
-    asking = asking or Asking(subject.target, subject.ready_log, lambda: host.clock_s() - run.started_s)
+    asking = asking or Asking(
+        subject.target, subject.ready_log, lambda: host.clock_s() - run.started_s, subject.stated
+    )
     try:
         while True:
             assessment = watcher.step()

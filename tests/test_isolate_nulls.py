@@ -1,0 +1,95 @@
+"""What is tried before any search: with the off-switches a user gave, and for marks that are missed."""
+
+from test_isolate_search import OOM, SERVES, Server, factor, factors_of, named, planted, search
+
+from shakedown.core import (
+    CauseKind,
+    Ended,
+    Expectation,
+    FactorKind,
+    Judgement,
+    Measured,
+    Phase,
+    Purpose,
+    Verdict,
+    missed_fingerprint,
+)
+from shakedown.isolate.judge import Showing, classify
+
+
+def missed(*marks: str) -> Judgement:
+    measured = [Measured(expectation=Expectation.read(mark), value=1.0) for mark in marks]
+    return Judgement(verdict=Verdict.SLOW, phase=Phase.SERVING, fingerprint=missed_fingerprint(measured))
+
+
+SLOW = missed("tokens_per_s >= 400")
+
+
+def eager() -> list:
+    return [factor("--enforce-eager", safe=True), factor("chunks", kind=FactorKind.DEFAULT), *factors_of(6)]
+
+
+def test_an_off_switch_that_the_user_gave_stays_on_in_safe_mode():
+    server = Server(planted({"f02"}))
+    conclusion = search(eager(), server)
+    assert named(conclusion) == {frozenset({"f02"})}
+    safe_mode = next(e for e in server.asked if e.purpose is Purpose.SAFE_MODE)
+    assert safe_mode.kept == {"--enforce-eager"}
+    assert "--enforce-eager" in conclusion.cleared
+
+
+def test_an_off_switch_that_fails_by_itself_is_proven():
+    server = Server(planted({"--enforce-eager"}))
+    conclusion = search(eager(), server)
+    assert conclusion.ended is Ended.PROVEN
+    assert named(conclusion) == {frozenset({"--enforce-eager"})}
+
+
+def test_a_base_that_fails_with_and_without_them_is_told_in_two_launches_more():
+    server = Server(planted(set()))
+    conclusion = search(eager(), server)
+    assert [cause.kind for cause in conclusion.causes] == [CauseKind.BASE]
+    assert [e.purpose for e in server.asked] == [
+        Purpose.REPRODUCE,
+        Purpose.SAFE_MODE,
+        Purpose.PLAIN_NULL,
+        Purpose.EVIDENCE,
+    ]
+
+
+def test_a_missed_mark_is_searched_with_the_defaults_on():
+    """Without graphs no server is fast: safe mode would miss the mark whatever the flags are."""
+    factors = [
+        factor("graphs", kind=FactorKind.DEFAULT),
+        factor("--tp 8", kind=FactorKind.FIT),
+        *factors_of(6),
+    ]
+
+    def rule(kept):
+        if "--tp 8" not in kept:
+            return OOM
+        return SLOW if "graphs" not in kept or "f04" in kept else SERVES
+
+    conclusion = search(factors, Server(rule))
+    assert conclusion.ended is Ended.PROVEN
+    assert named(conclusion) == {frozenset({"f04"})}
+
+
+def test_an_off_switch_that_makes_it_slow_is_proven():
+    factors = [factor("--enforce-eager", safe=True), *factors_of(6)]
+    conclusion = search(factors, Server(planted({"--enforce-eager"}, failure=SLOW)))
+    assert conclusion.ended is Ended.PROVEN
+    assert named(conclusion) == {frozenset({"--enforce-eager"})}
+
+
+def test_a_default_that_makes_it_slow_is_proven():
+    factors = [factor("overlap", kind=FactorKind.DEFAULT), *factors_of(6)]
+    conclusion = search(factors, Server(planted({"overlap"}, failure=SLOW)))
+    assert named(conclusion) == {frozenset({"overlap"})}
+
+
+def test_only_failures_that_miss_a_common_mark_are_one_failure():
+    both, late = missed("tokens_per_s >= 4", "ttft_ms <= 9"), missed("ttft_ms <= 9")
+    crawl = Judgement(verdict=Verdict.SLOW, phase=Phase.SERVING, fingerprint="canary: slow decode")
+    assert classify(both, SLOW.signature) is classify(SLOW, both.signature) is Showing.FAILS
+    assert classify(late, SLOW.signature) is classify(crawl, SLOW.signature) is Showing.OTHER
