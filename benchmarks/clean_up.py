@@ -37,6 +37,7 @@ ALLOWED_S = 2.0
 LONGEST_S = 60.0
 SETTLE_S = 1.0  # between a family that stands and its end
 POLL_S = 0.01
+NOT_STARTED = 125  # the port was held
 PIDFDS = "pidfds"
 WAITING_STOP = """
 import shakedown.cli.main, shakedown.jobs.stop
@@ -74,12 +75,14 @@ class Run:
 
     def __init__(self, place: Path, command: list[str], options: tuple[str, ...]) -> None:
         self.place = place
-        self.port = free_port()
-        self.folder = Path(tempfile.mkdtemp(prefix="clean-up-", dir=place))
-        self.env = {**os.environ, **variables(self.folder, self.port)}
-        ours = ["run", "--port", str(self.port), *self._common, *options]
-        self.tool = self.shakedown(*ours, "--", *command)
-        self.family = stand_up(self.folder)
+        family = None
+        while family is None:  # others on this machine take free ports as well
+            self.folder = Path(tempfile.mkdtemp(prefix="clean-up-", dir=place))
+            port = free_port()
+            self.env = {**os.environ, **variables(self.folder, port)}
+            self.tool = self.shakedown("run", "--port", str(port), *self._common, *options, "--", *command)
+            family = stand_up(self.folder, lambda: self.tool.poll() == NOT_STARTED)
+        self.family = family
 
     @property
     def _common(self) -> list[str]:
@@ -89,16 +92,15 @@ class Run:
         return self.start("-m", "shakedown", *words)
 
     def start(self, *arguments: str) -> subprocess.Popen[str]:
-        with open(self.folder / "tool.err", "a") as errors:
-            return subprocess.Popen(
-                [sys.executable, *arguments],
-                env=self.env,
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=errors,
-                text=True,
-                preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
-            )
+        return subprocess.Popen(
+            [sys.executable, *arguments],
+            env=self.env,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+        )
 
     def prepare_stop(self) -> None:
         """`shakedown stop` of what the tool left running: imported already, and waiting for a line."""
@@ -135,12 +137,13 @@ def variables(folder: Path, port: int) -> dict[str, str]:
     return {"CLEAN_UP_FOLDER": str(folder), "CLEAN_UP_PORT": str(port)}
 
 
-def stand_up(folder: Path) -> Family:
+def stand_up(folder: Path, refused: Callable[[], bool] = lambda: False) -> Family | None:
     until = time.monotonic() + LONGEST_S
     while not all((folder / role).exists() for role in ROLES):
+        if refused():
+            return None
         if time.monotonic() > until:
-            said = (folder / "tool.err").read_text() if (folder / "tool.err").exists() else ""
-            raise SystemExit(f"the server in {folder} does not stand: {said}")
+            raise SystemExit(f"the server in {folder} does not stand")
         time.sleep(POLL_S)
     return Family(folder=folder, pids={role: int((folder / role).read_text()) for role in ROLES})
 
@@ -270,6 +273,7 @@ def start_bystander(case: Case, place: Path) -> Family:
         start_new_session=True,
     )
     family = stand_up(folder)
+    assert family
     os.kill(family.pids["rank-0"], signal.SIGSTOP)
     time.sleep(0.05)
     return family
