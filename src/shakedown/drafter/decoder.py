@@ -6,7 +6,8 @@ It never samples and holds no head.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
+from functools import partial
 from typing import Any
 
 import torch
@@ -84,21 +85,26 @@ class Decoder:
         """While open, each forward leaves the inputs of these layers in the mapping."""
         seen: dict[int, torch.Tensor] = {}
 
-        def keep(number: int) -> Any:
-            def hook(module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
-                seen[number] = args[0] if args else kwargs["hidden_states"]
+        def keep(number: int, _: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+            seen[number] = args[0] if args else kwargs["hidden_states"]
 
-            return hook
-
-        handles = [
-            self._layers[number].register_forward_pre_hook(keep(number), with_kwargs=True)
-            for number in layers
-        ]
-        try:
+        with ExitStack() as hooks:
+            for number in layers:
+                hook = partial(keep, number)
+                handle = self._layers[number].register_forward_pre_hook(hook, with_kwargs=True)
+                hooks.callback(handle.remove)
             yield seen
+
+    @contextmanager
+    def branch(self, layer: int) -> Iterator[list[torch.Tensor]]:
+        """While open, each forward appends what the layer's MLP adds to the residual stream."""
+        added: list[torch.Tensor] = []
+        mlp: Any = self._layers[layer].mlp
+        handle = mlp.register_forward_hook(lambda _, args, out: added.append(out))
+        try:
+            yield added
         finally:
-            for handle in handles:
-                handle.remove()
+            handle.remove()
 
     def _load(self, number: int) -> None:
         layer = self._layers[number]
