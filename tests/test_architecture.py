@@ -8,7 +8,7 @@ from pathlib import Path
 SOURCE = Path(__file__).parents[1] / "src" / "shakedown"
 
 LEAVES = {"core", "errors", "redact"}
-ROOMS = {"engines", "host", "ledger", "watch", "probe", "isolate", "report"}
+ROOMS = {"engines", "host", "ledger", "watch", "probe", "isolate", "acceptance", "report", "rungs"}
 EDGES: dict[str, set[str]] = {
     "core": set(),
     "errors": set(),
@@ -16,7 +16,7 @@ EDGES: dict[str, set[str]] = {
     **{room: LEAVES for room in ROOMS},
     "provision": LEAVES,
     "launch": LEAVES | {"engines", "host"},
-    "trial": LEAVES | ROOMS - {"isolate", "report"} | {"launch"},
+    "trial": LEAVES | ROOMS - {"isolate", "acceptance", "report"} | {"launch"},
     "drafter": LEAVES | {"engines", "launch", "trial"},
     "jobs": LEAVES | ROOMS | {"launch", "trial", "provision", "drafter"},
     "cli": LEAVES | {"jobs", "report"},
