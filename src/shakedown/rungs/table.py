@@ -1,0 +1,45 @@
+"""Which scripts there are, and how long each may take.
+
+It reads the text of a script and nothing else.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib import resources
+from typing import Any
+
+PARAMETERS = "SHAKEDOWN_RUNG"  # the variable that carries a script's parameters, as JSON
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Script:
+    """`asks`: what it looks at, for people. `gpu`: worth running only where a launch uses one."""
+
+    name: str
+    asks: str
+    deadline_s: float
+    gpu: bool = False
+
+
+CHECKS = (
+    Script(name="machine", asks="shared memory, limits, ports, addresses", deadline_s=10.0),
+    Script(name="caches", asks="cache folders, compiler locks", deadline_s=10.0),
+    Script(name="model", asks="config, shards, tokenizer", deadline_s=20.0),
+    Script(name="engine", asks="architecture, states for a drafter", deadline_s=15.0),
+    Script(name="gpus", asks="driver, memory, holders, peer-to-peer", deadline_s=60.0),
+    Script(name="kernels", asks="code for this chip in the installed libraries", deadline_s=30.0),
+    Script(name="loading", asks="whether the kernel libraries load", deadline_s=60.0, gpu=True),
+)
+
+
+def script_text(name: str) -> str:
+    """The whole program: the prelude that every script begins with, then the script."""
+    folder = resources.files("shakedown.rungs") / "scripts"
+    return (folder / "prelude.py").read_text() + (folder / f"{name}.py").read_text()
+
+
+def parameters(given: Mapping[str, Any]) -> dict[str, str]:
+    return {PARAMETERS: json.dumps(dict(given))}
