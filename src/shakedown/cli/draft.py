@@ -5,9 +5,126 @@ It never decides anything; a job, and torch with it, is imported only when its c
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
 import click
+
+from shakedown.cli.finish import finish
+from shakedown.cli.options import Url, apply_all, command_argument, launch_options
+from shakedown.cli.output import choose_talk
+
+if TYPE_CHECKING:
+    from shakedown.jobs.result import JobResult
 
 
 @click.group()
 def draft() -> None:
     """Make an EAGLE-3 drafter for a model, from data to one directory that serves."""
+
+
+class JsonObject(click.ParamType[dict[str, Any]]):
+    """`{"enable_thinking": false}`."""
+
+    name = "json"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> dict[str, Any]:
+        try:
+            found = json.loads(value)
+        except (ValueError, RecursionError) as problem:
+            self.fail(f"{value!r} is not JSON: {problem}", param, ctx)
+        if not isinstance(found, dict):
+            self.fail(f"{value!r} is not a JSON object", param, ctx)
+        return found
+
+
+target_options = apply_all(
+    click.option("--target", metavar="M", required=True, help="The model to draft for: folder or name."),
+    click.option("--trust-remote-code", is_flag=True, help="Let its tokenizer bring code of its own."),
+)
+
+
+@draft.command()
+@command_argument
+@target_options
+@click.option("--server", type=Url(), metavar="URL", help="Where it is served; or give the command: -- CMD.")
+@click.option(
+    "--prompts",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="JSON Lines of messages, turns or text; `built-in` for ours. Left out: the target writes them.",
+)
+@click.option("--samples", type=click.IntRange(1), help="Conversations. Left out: each prompt once, or 1000.")
+@click.option("--out", type=click.Path(path_type=Path, file_okay=False), required=True, help="Folder.")
+@click.option("--concurrency", type=click.IntRange(1, 4096), default=64, show_default=True)
+@click.option(
+    "--temperature", type=click.FloatRange(0, 10), default=0.0, show_default=True, help="0 is greedy."
+)
+@click.option("--top-p", type=click.FloatRange(0, 1, min_open=True), default=1.0, show_default=True)
+@click.option("--max-tokens", type=click.IntRange(1), default=1024, show_default=True, help="Of one answer.")
+@click.option(
+    "--turns",
+    type=click.IntRange(1, 100),
+    default=1,
+    show_default=True,
+    help="That the target writes itself.",
+)
+@click.option(
+    "--reasoning",
+    type=click.Choice(["keep", "drop"]),
+    default="keep",
+    show_default=True,
+    help="Of a thinking model.",
+)
+@click.option("--keep-truncated", is_flag=True, help="Keep answers that --max-tokens cut.")
+@click.option(
+    "--template-options", type=JsonObject(), metavar="JSON", help='As in {"enable_thinking": false}.'
+)
+@launch_options
+def synth(
+    command: tuple[str, ...],
+    as_json: bool,
+    target: str,
+    trust_remote_code: bool,
+    server: str | None,
+    prompts: Path | None,
+    samples: int | None,
+    out: Path,
+    concurrency: int,
+    temperature: float,
+    top_p: float,
+    max_tokens: int,
+    turns: int,
+    reasoning: str,
+    keep_truncated: bool,
+    template_options: dict[str, Any] | None,
+    **options: Any,
+) -> None:
+    """Let the target answer prompts, or write its own; goes on where a kill left it."""
+
+    def job() -> JobResult:
+        from shakedown.drafter.conversation import Wishes
+        from shakedown.drafter.server import Sampling
+        from shakedown.jobs.draft_synth import SynthRequest, synth_job
+        from shakedown.jobs.request import LaunchRequest
+
+        wishes = Wishes(
+            sampling=Sampling(temperature=temperature, top_p=top_p, max_tokens=max_tokens),
+            keep_reasoning=reasoning == "keep",
+            keep_truncated=keep_truncated,
+            turns=turns,
+        )
+        request = SynthRequest(
+            target=target,
+            out=out,
+            server=server,
+            prompts=prompts,
+            wanted=samples,
+            concurrency=concurrency,
+            wishes=wishes,
+            template_options=template_options or {},
+            trust_remote_code=trust_remote_code,
+        )
+        return synth_job(request, LaunchRequest.here(command, **options), choose_talk())
+
+    finish("draft synth", as_json, job)

@@ -61,10 +61,14 @@ class Sample:
         return sum(stop - start for start, stop in self.mask)
 
 
-def write_sample(file: BinaryIO, sample: Sample) -> None:
-    """One line, in one write: a kill leaves it whole, or torn at the end of the file."""
+def encode_sample(sample: Sample) -> bytes:
+    """The sample as a line."""
     found = {field.name: getattr(sample, field.name) for field in fields(sample)}
-    file.write(json.dumps(found, ensure_ascii=False, separators=(",", ":")).encode() + b"\n")
+    return json.dumps(found, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "replace") + b"\n"
+
+
+def write_sample(file: BinaryIO, sample: Sample) -> None:
+    file.write(encode_sample(sample))
 
 
 def read_samples(path: Path) -> Iterator[Sample]:

@@ -1,0 +1,169 @@
+"""Synthesis: many conversations with the target at once, each kept as soon as it is whole.
+
+It never starts a server and never prints; who listens is told.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any, Protocol
+
+from shakedown.drafter.conversation import Conversation, Interview, LeftOut, Reason
+from shakedown.drafter.journal import Journal
+from shakedown.drafter.prompts import Prompt
+from shakedown.drafter.transport import Address, Client, ServerLost
+from shakedown.errors import UsageError
+
+TELL_EVERY_S = 10.0
+HOPELESS = 8  # conversations of which nothing could be kept: the next ten thousand would go the same way
+AHEAD = 2  # conversations submitted for each that runs: a slot is never empty while results are written
+
+Work = tuple[int, Prompt | None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Standing:
+    """How far a synthesis is. `made` counts every token of this run, also of what was left out."""
+
+    done: int
+    wanted: int
+    made: int
+    seconds: float
+    left_out: Mapping[Reason, int]
+
+    @property
+    def tokens_per_s(self) -> float:
+        return self.made / self.seconds if self.seconds > 0 else 0.0
+
+
+class Listener(Protocol):
+    def standing(self, standing: Standing) -> None: ...
+    def first_sample(self, shown: str) -> None: ...
+    def left_out(self, number: int, left_out: LeftOut) -> None: ...
+
+
+def work_of(prompts: list[Prompt] | None, wanted: int, done: set[int]) -> Iterator[Work]:
+    """What is still to be asked, in order. Prompts that are fewer than `wanted` are asked again."""
+    for number in range(wanted):
+        if number not in done:
+            yield number, prompts[number % len(prompts)] if prompts else None
+
+
+def synthesise(
+    interview: Interview,
+    address: Address,
+    journal: Journal,
+    work: Iterable[Work],
+    *,
+    wanted: int,
+    concurrency: int,
+    about: Mapping[str, Any],
+    listener: Listener,
+) -> Standing:
+    """Holds the conversations, `concurrency` at a time. Raises ServerLost, HostProblem, UsageError."""
+    left_out: Counter[Reason] = Counter()
+    made, kept, began_s = 0, 0, time.monotonic()
+
+    def standing() -> Standing:
+        return Standing(
+            done=len(journal.done),
+            wanted=wanted,
+            made=made,
+            seconds=time.monotonic() - began_s,
+            left_out=left_out,
+        )
+
+    told_s = began_s
+    with Pool(interview, address, concurrency) as pool:
+        for finished in pool.hold(work):
+            if time.monotonic() - told_s >= TELL_EVERY_S:
+                told_s = time.monotonic()
+                listener.standing(standing())
+            if finished is None:
+                continue
+            number, conversation = finished
+            made += conversation.made
+            samples = journal.write(number, conversation, about)
+            if samples and not kept:
+                listener.first_sample(interview.template.show(samples[0].token_ids, samples[0].mask))
+            kept += len(samples)
+            if conversation.left_out is not None:
+                reason = conversation.left_out.reason
+                left_out[reason] += 1
+                if left_out[reason] == 1:
+                    listener.left_out(number, conversation.left_out)
+                refuse_hopeless(kept, left_out)
+    return standing()
+
+
+def refuse_hopeless(kept: int, left_out: Counter[Reason]) -> None:
+    """Raises UsageError where nothing was kept so far: it is no accident then."""
+    if kept == 0 and left_out.total() >= HOPELESS:
+        reason, count = left_out.most_common(1)[0]
+        raise UsageError(
+            f"none of the first {left_out.total()} answers can be kept: {count} of them {reason.value}",
+            *({HINTS[reason]} if reason in HINTS else ()),
+            "see left-out.jsonl for each",
+        )
+
+
+HINTS = {
+    Reason.TRUNCATED: "raise --max-tokens, or keep them with --keep-truncated",
+    Reason.TOKENIZER: "--target must be the very model that the server serves",
+    Reason.USER_TURN: "this model writes no user turns; give --prompts",
+    Reason.REFUSED: "the server's own words are above",
+}
+
+
+class Pool:
+    """Threads that hold conversations, a kept connection each; leaving it cuts what still runs."""
+
+    def __init__(self, interview: Interview, address: Address, concurrency: int) -> None:
+        self._interview, self._address = interview, address
+        self._stopped = threading.Event()
+        self._own = threading.local()
+        self._clients: list[Client] = []
+        self._window = concurrency * AHEAD
+        self._threads = ThreadPoolExecutor(concurrency, "shakedown-synth", self._begin)
+
+    def __enter__(self) -> Pool:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stopped.set()
+        self._threads.shutdown(wait=False, cancel_futures=True)
+        for client in self._clients:
+            client.cut()
+        self._threads.shutdown()
+        for client in self._clients:
+            client.close()
+
+    def hold(self, work: Iterable[Work]) -> Iterator[tuple[int, Conversation] | None]:
+        """Each conversation as it ends; None now and then while all are under way."""
+        left = iter(work)
+        pending = set(map(self._submit, islice(left, self._window)))
+        while pending:
+            ended, pending = wait(pending, timeout=1.0, return_when=FIRST_COMPLETED)
+            pending |= set(map(self._submit, islice(left, len(ended))))
+            if not ended:
+                yield None
+            for future in ended:
+                yield future.result()
+
+    def _submit(self, work: Work) -> Future[tuple[int, Conversation]]:
+        return self._threads.submit(self._hold, *work)
+
+    def _begin(self) -> None:
+        self._own.client = Client(self._address, self._stopped)
+        self._clients.append(self._own.client)
+
+    def _hold(self, number: int, begin: Prompt | None) -> tuple[int, Conversation]:
+        if self._stopped.is_set():
+            raise ServerLost("stopped")
+        return number, self._interview.hold(self._own.client, begin)
