@@ -211,16 +211,30 @@ def test_a_stopped_process_is_said_at_once_and_a_tracker_never():
     assert decide(silent(asleep(1, state="T", tracker=True), quiet_s=2), LIMITS).verdict is None
 
 
-def test_a_wait_that_the_engine_ends_by_itself_is_left_to_it_and_no_longer():
+def test_a_wait_that_the_engine_ends_by_itself_is_said_at_once_and_left_to_it_but_no_longer():
     """A worker stopped under a timer of 20 s: the engine raises TimeoutError at 20.0 s and exits at 21 s."""
     limits = Limits(own_s={Phase.SERVING: 20.0})
-    serving = silent(asleep(1, state="T", state_s=25), quiet_s=25, phase=Phase.SERVING)
+    serving = silent(asleep(1, state="T", state_s=3), quiet_s=3, phase=Phase.SERVING)
     assert decide(serving, LIMITS).wait is Wait.STOPPED
-    assert decide(serving, limits).verdict is None
+    said = decide(serving, limits)
+    assert (said.verdict, said.state) == (None, State.SUSPECT)
+    assert said.note == "worker is stopped (state T for 3 s); left to the engine's own timer of 20 s"
     assert decide(replace(serving, phase=Phase.WEIGHT_LOAD), limits).wait is Wait.STOPPED
     later = replace(serving, processes=(asleep(1, state="T", state_s=31),))
     assert decide(later, limits).wait is Wait.STOPPED
     assert budget(Limits(own_s={Phase.DIST_INIT: 30.0}), Phase.DIST_INIT) == 40.0
+
+
+def test_a_crash_beside_a_stopped_process_names_both_and_is_the_same_failure():
+    gave_up = error("TimeoutError: RPC call to execute_model timed out")
+    s = silent(asleep(2), error=gave_up, exit=Exit(code=0, signal=None), exit_age_s=6)
+    plain = decide(s, LIMITS)
+    stood = decide(replace(s, processes=(asleep(1, state="T", state_s=20), asleep(2))), LIMITS)
+    gone = Vanished(pid=1, name="worker", at_s=59, lived_s=50, stopped_s=20)
+    assert stood.cause == f"{gave_up.text}; worker was stopped (state T)"
+    assert decide(replace(s, vanished=(gone,)), LIMITS).cause == stood.cause
+    assert decide(replace(s, vanished=(replace(gone, stopped_s=1),)), LIMITS).cause == gave_up.text
+    assert stood.fingerprint == plain.fingerprint
 
 
 def error(text: str, at_s: float = 59, **changed) -> LoggedError:

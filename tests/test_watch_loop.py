@@ -166,6 +166,29 @@ def test_a_known_spin_is_confirmed_in_a_second_window():
     assert 60 <= assessment.quiet_s <= 120
 
 
+def test_a_barrier_in_some_looks_is_no_spin():
+    """A kernel of many threads, on few cores: its main thread is caught waiting for the others now and then."""
+
+    def native(at_s, pid):
+        leaf = "__kmp_barrier libiomp.so:1" if int(at_s) % 3 == 0 else "mkl_blas_sgemm libmkl.so:1"
+        return stack(pid, leaf, "matmul torch/nn.py:3")
+
+    host = Script(burning, stacks=stuck, native=native, seconds=280)
+    assert run_until(host, watch(host), 270).judgement is None
+
+
+def starved(at_s):
+    """It gets 3 % of a core and wants all of one."""
+    return [replace(still(at_s)[0], state="R", wchan="", cpu_s=1 + 0.03 * at_s)]
+
+
+def test_a_process_that_is_kept_from_computing_does_not_wait():
+    host = Script(starved, stacks=stuck, seconds=280)
+    assessment = run_until(host, watch(host), 270)
+    assert assessment.judgement is None
+    assert assessment.note.startswith("slow, no progress seen")
+
+
 def test_a_busy_process_in_an_unknown_place_is_slow_until_the_hard_limit_of_its_phase():
     host = Script(burning, stacks=stuck, seconds=400)
     watcher = watch(host)

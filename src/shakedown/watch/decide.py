@@ -60,7 +60,7 @@ def _ended(s: Situation, limits: Limits) -> Decision:
     others = bool(_living(s))
     if s.exit_age_s < (limits.settle_s if others else 0.5):
         return Decision(state=State.MOVING, note="the leader has exited")
-    return _crashed(s, exited=not others)
+    return _crashed(s, limits, exited=not others)
 
 
 def _died_inside(s: Situation, limits: Limits) -> Decision | None:
@@ -74,7 +74,7 @@ def _died_inside(s: Situation, limits: Limits) -> Decision | None:
     settled = not refuted and min(s.quiet_s, since_s) >= patience * limits.settle_s
     # Other ranks may go on loading for half an hour beside the dead one.
     dead = since_s >= 3 * limits.settle_s and _is_gone(s, s.fatal)
-    return _crashed(s, exited=False) if settled or dead else None
+    return _crashed(s, limits, exited=False) if settled or dead else None
 
 
 def _is_gone(s: Situation, error: LoggedError) -> bool:
@@ -82,13 +82,13 @@ def _is_gone(s: Situation, error: LoggedError) -> bool:
     return any(v.pid == error.pid for v in s.vanished)
 
 
-def _crashed(s: Situation, *, exited: bool) -> Decision:
-    cause = _cause(s)
+def _crashed(s: Situation, limits: Limits, *, exited: bool) -> Decision:
+    cause, stopped = _cause(s), _stopped(s, limits)
     held = s.port_is_foreign and says_held_port(cause)
     return Decision(
         state=State.FINAL,
         verdict=Verdict.UNDECIDED if held else Verdict.CRASHED,
-        cause=cause,
+        cause=f"{cause}; {stopped} was stopped (state T)" if stopped else cause,
         fingerprint=fingerprint(cause),
         exited=exited,
         environment=held,
@@ -124,6 +124,13 @@ def _lost_process(s: Situation) -> Vanished | None:
     return min(lost, key=lambda v: (v.at_s, v.pid), default=None)
 
 
+def _stopped(s: Situation, limits: Limits) -> str:
+    """Who stood still when the others gave up: no exception of theirs names it."""
+    lived = [p.name for p in _living(s) if p.state == "T" and p.state_s >= limits.stopped_s]
+    gone = [v.name for v in s.vanished if v.stopped_s >= limits.stopped_s]
+    return next(iter([*lived, *gone]), "")
+
+
 # --- hung ------------------------------------------------------------------------------------------------
 
 
@@ -132,14 +139,19 @@ def _living(s: Situation) -> list[ProcessView]:
 
 
 def _stuck_at_once(s: Situation, limits: Limits) -> Decision | None:
-    """Stopped and uninterruptible processes need no stacks."""
-    own_s = patience(limits, s.phase)
+    """Stopped and uninterruptible processes need no stacks: said at once, judged once nothing ends them."""
     for p in _living(s):
-        if p.state == "T" and p.state_s >= max(limits.stopped_s, own_s):
-            return _hung(p, Wait.STOPPED, f"{p.name} is stopped (state T for {p.state_s:.0f} s)", "SIGCONT")
-        if p.state == "D" and min(p.state_s, s.quiet_s) >= max(limits.blocked_s, own_s):
+        if p.state == "T" and p.state_s >= limits.stopped_s:
+            text, kind, mend = f"{p.name} is stopped (state T for {p.state_s:.0f} s)", Wait.STOPPED, "SIGCONT"
+        elif p.state == "D" and min(p.state_s, s.quiet_s) >= limits.blocked_s:
             text = f"{p.name} is in uninterruptible sleep for {p.state_s:.0f} s{_in(p)}"
-            return _hung(p, Wait.BLOCKED_IO, text, "an answer of the disk, driver or file system")
+            kind, mend = Wait.BLOCKED_IO, "an answer of the disk, driver or file system"
+        else:
+            continue
+        if p.state_s >= patience(limits, s.phase):
+            return _hung(p, kind, text, mend)
+        note = f"{text}; left to the engine's own timer of {limits.own_s[s.phase]:.0f} s"
+        return Decision(state=State.SUSPECT, suspect=_as_suspect(p), note=note)
     return None
 
 
@@ -157,7 +169,7 @@ def _silent(s: Situation, limits: Limits) -> Decision:
     if not suspect.frames and not suspect.blocked and s.quiet_s < 2 * s.budget_s:
         return Decision(state=State.SUSPECT, suspect=_as_suspect(suspect), note="its stack cannot be read")
     if s.fatal is not None or (s.error is not None and _is_gone(s, s.error) and _last_words(s)):
-        return _crashed(s, exited=False)
+        return _crashed(s, limits, exited=False)
     if suspect.blocked:
         text = f"{suspect.name} waits for I/O that does not come{_in(suspect)}"
         return _hung(suspect, Wait.BLOCKED_IO, text, "a byte read, or memory growing")
@@ -194,10 +206,8 @@ def _slow(s: Situation, p: ProcessView, why: str) -> Decision:
 
 
 def _met_again(s: Situation, limits: Limits, hang: Decision) -> bool:
-    expected = limits.expected
-    if expected is None or hang.verdict is None or s.met_expected_s < 10.0:
-        return False
-    return hang.matches(expected, s.phase)
+    known = limits.expected if s.met_expected_s >= 10.0 else None
+    return known is not None and hang.verdict is not None and hang.matches(known, s.phase)
 
 
 def elect(processes: Iterable[ProcessView]) -> ProcessView | None:

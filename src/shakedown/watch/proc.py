@@ -19,6 +19,7 @@ BYTES_PER_S = 32 << 10  # a hung rendezvous polls 3,500
 CHILD_SHARE = 0.10  # cores, of reaped children; a hung launch reaps none
 COMPILER_SHARE = 0.05
 BUSY_SHARE = 0.10  # a hung rendezvous burns 0.02
+RUNNABLE_SHARE = 0.5  # of looks: where many want few cores, one that computes gets less than the above
 SHARE_WINDOW_S = 8.0
 
 COMPILERS = frozenset(
@@ -42,12 +43,13 @@ class Progress:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Vanished:
-    """A process that was there and is not any more."""
+    """A process that was there and is not any more. `stopped_s`: how long it had been in state T."""
 
     pid: int
     name: str
     at_s: float
     lived_s: float
+    stopped_s: float = 0.0
 
 
 @dataclass(slots=True)
@@ -66,6 +68,12 @@ class Memory:
 
     def state_s(self, now_s: float) -> float:
         return now_s - self.state_since_s
+
+    @property
+    def starved(self) -> bool:
+        """Whether it wants a core more often than it sleeps, whatever it gets."""
+        wanting = sum(sample.state == "R" for _, sample in self.window)
+        return len(self.window) > 2 and wanting >= RUNNABLE_SHARE * len(self.window)
 
     def cpu_share(self) -> float | None:
         """Cores used over the last seconds; None before there is a window to speak of."""
@@ -104,8 +112,15 @@ class ProcessBook:
         if memory.compiles:
             return [_progress("compiler ended", sample, at_s)]
         if len(self.vanished) < 1000:
-            lived_s = at_s - memory.first_s
-            self.vanished.append(Vanished(pid=sample.pid, name=sample.name, at_s=at_s, lived_s=lived_s))
+            self.vanished.append(
+                Vanished(
+                    pid=sample.pid,
+                    name=sample.name,
+                    at_s=at_s,
+                    lived_s=at_s - memory.first_s,
+                    stopped_s=memory.state_s(at_s) if sample.state == "T" else 0.0,
+                )
+            )
         return []
 
     def _compare(self, memory: Memory, sample: ProcessSample, at_s: float) -> list[Progress]:

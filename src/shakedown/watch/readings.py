@@ -50,8 +50,14 @@ class _Traits:
     tracker: bool = False
     waits: bool = False
     computes: bool = False
-    spins: bool = False
+    looks: int = 0  # at the same place
+    spun: int = 0  # of these, with a leaf that spins
     phase: Phase | None = None
+
+    @property
+    def spins(self) -> bool:
+        """In most looks: a kernel of many threads is caught in a barrier now and then, and moves on."""
+        return 2 * self.spun > self.looks
 
 
 _UNSEEN = _Traits()
@@ -158,24 +164,26 @@ class Readings:
             if self._stack_memory.is_new(pid, frames, now_s) and not is_tracker(frames):
                 yield Progress(signal="stack", pid=pid, name=memory.sample.name, at_s=now_s)
             leaf = frames
-            if suspicious and (memory.cpu_share() or 0.0) > BUSY_SHARE:
+            if suspicious and (memory.starved or (memory.cpu_share() or 0.0) > BUSY_SHARE):
                 native = self._host.stacks(pid, native=True)
                 leaf = frames if isinstance(native, Missing) else main_frames(native)
-            self._traits[pid] = self._classify(frames, leaf)
+            before = self._traits.get(pid, _UNSEEN)
+            self._traits[pid] = self._classify(frames, leaf, before if before.frames == frames else _UNSEEN)
 
     def _can_be_read(self, memory: Memory) -> bool:
         """A stopped process answers no debugger, a compiler has no Python stack, nor has a shell."""
         hopeless = self._unreadable.get(memory.sample.pid, 0) >= GIVE_UP_AFTER
         return not (memory.compiles or memory.sample.state == "T" or hopeless)
 
-    def _classify(self, frames: tuple[Frame, ...], leaf: tuple[Frame, ...]) -> _Traits:
+    def _classify(self, frames: tuple[Frame, ...], leaf: tuple[Frame, ...], before: _Traits) -> _Traits:
         """Once per stack, not once per step: a stack has 25 frames and the lists 60 fragments."""
         return _Traits(
             frames=frames,
             tracker=is_tracker(frames),
             waits=waits_for_other(frames, self._engine),
             computes=computes(frames, self._engine),
-            spins=spins(leaf),
+            looks=before.looks + 1,
+            spun=before.spun + spins(leaf),
             phase=phase_of(places(frames), self._engine),
         )
 
@@ -234,6 +242,7 @@ class Readings:
             computes=seen.computes,
             spins=seen.spins,
             gpu_busy=use is not None and bool(use.utilisation_percent),
+            starved=memory.starved,
         )
 
     def evidence(self, now_s: float) -> Iterator[Evidence]:

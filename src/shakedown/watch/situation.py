@@ -65,7 +65,8 @@ class ProcessView:
     """One live process as the readings leave it. `frames` are () where its stack could not be read.
 
     `cpu_share` is in cores, `state_s` how long it has been in its state, `waits` that its stack waits
-    for another process of the launch, `computes` and `spins` what its stack says of a busy core.
+    for another process of the launch, `computes` and `spins` what its stack says of a busy core, `starved`
+    that it wants a core whatever it gets.
     """
 
     pid: int
@@ -81,10 +82,13 @@ class ProcessView:
     computes: bool = False
     spins: bool = False
     gpu_busy: bool = False
+    starved: bool = False
 
     @property
     def busy(self) -> bool:
-        return self.state == "R" if self.cpu_share is None else self.cpu_share > BUSY_SHARE
+        if self.cpu_share is None:
+            return self.state == "R"
+        return self.starved or self.cpu_share > BUSY_SHARE
 
     @property
     def blocked(self) -> bool:

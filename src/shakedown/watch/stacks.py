@@ -34,7 +34,8 @@ _SPINS = (
     "sched_yield", "spin", "ncclGroup", "ncclAll", "ncclBroadcast", "ncclReduce", "ncclSend", "ncclRecv",
     "ncclCommInit", "ncclCommWait", "nccl", "gloo::", "StreamSynchronize", "EventSynchronize",
     "CtxSynchronize", "DeviceSynchronize", "cuEventQuery", "cudaEventQuery", "hipStreamSynchronize",
-    "sem_trywait", "pthread_mutex_trylock", "busy_wait", "shm_broadcast.py", "barrier",
+    "sem_trywait", "pthread_mutex_trylock", "PyThread_acquire_lock", "busy_wait", "shm_broadcast.py",
+    "barrier",
 )  # fmt: skip
 LEAF_FRAMES = 6  # of a native stack: below them the wait is only a caller
 
