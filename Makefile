@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 # A run prints its own progress; pip's is kept to errors.
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 
-.PHONY: demo test test-fast lint bench bench-isolate bench-observing bench-faults docs clean
+.PHONY: demo test test-fast lint bench bench-isolate bench-observing bench-faults bench-hang docs clean
 
 demo: $(VENV)/.ready
 	$(BIN)/shakedown demo
@@ -33,6 +33,10 @@ bench-observing: $(VENV)/.ready
 
 bench-faults: $(VENV)/.ready
 	$(BIN)/python benchmarks/real_faults.py
+
+# An hour and a half on two cores; a run that was cut goes on where it stopped.
+bench-hang: $(VENV)/.ready
+	$(BIN)/python benchmarks/hangs.py
 
 docs: $(VENV)/.ready
 	$(BIN)/python -m shakedown.cli.reference > docs/cli.md

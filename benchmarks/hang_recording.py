@@ -1,0 +1,165 @@
+"""Records what the watch of a launch is given and says, and measures times on it.
+
+It changes nothing of what the watch sees, and never judges.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, TextIO
+
+from shakedown.core import Launch, Missing, Phase, ProcessSample, Run, StackDump
+from shakedown.host.local import LocalHost
+from shakedown.watch import Assessment, State
+
+TALK_S = 30.0  # a log with lines all through the last half minute of a hang is a talking one
+SILENCES_S = (60, 120, 300)
+
+
+class RecordingHost(LocalHost):
+    """This machine; every reading of processes and stacks goes to files in the form of `host/replay`.
+
+    `groups`: files of control groups that get the leader as soon as it runs.
+    """
+
+    def __init__(self, stem: Path, groups: Sequence[Path] = ()) -> None:
+        super().__init__()
+        self._groups = groups
+        self.started_s = 0.0
+        self._samples: TextIO = stem.with_name(stem.name + ".proc.jsonl").open("w")
+        self._stacks: TextIO = stem.with_name(stem.name + ".stacks").open("w")
+        self.stopped_s: float | None = None  # since when a process is in state T
+        self.waits_s: dict[str, float] = {}  # since when a wait channel is there without a break
+
+    def start(self, launch: Launch, folder: Path, *, detach: bool = False) -> Run:
+        run = super().start(launch, folder, detach=detach)
+        for group in self._groups:
+            group.write_text(str(run.leader.pid))
+        self.started_s = run.started_s
+        return run
+
+    def processes(self, run: Run) -> tuple[ProcessSample, ...] | Missing:
+        samples = super().processes(run)
+        if not isinstance(samples, Missing):
+            now_s = round(self.clock_s() - run.started_s, 2)
+            row = {"t": now_s, "procs": [as_recorded(sample) for sample in samples]}
+            self._samples.write(json.dumps(row) + "\n")
+            self._note(samples, now_s)
+        return samples
+
+    def _note(self, samples: Sequence[ProcessSample], now_s: float) -> None:
+        if any(sample.state == "T" for sample in samples):
+            self.stopped_s = now_s if self.stopped_s is None else self.stopped_s
+        channels = {sample.wchan for sample in samples}
+        self.waits_s = {channel: self.waits_s.get(channel, now_s) for channel in channels}
+
+    def stacks(self, pid: int, *, native: bool = False) -> StackDump | Missing:
+        dump = super().stacks(pid, native=native)
+        if not isinstance(dump, Missing):
+            kind = " native" if native else ""
+            lines = [f"===== watch{kind} t={self.clock_s() - self.started_s:.2f}", f"--- {{'pid': {pid}, }}"]
+            for thread in dump.threads:
+                lines.append(f'Thread 1 ({"active" if thread.active else "idle"}): "{thread.name}"')
+                lines += [f"    {frame.function} ({frame.file}:{frame.line})" for frame in thread.frames]
+            self._stacks.write("\n".join(lines) + "\n")
+        return dump
+
+    def close(self) -> None:
+        self._samples.close()
+        self._stacks.close()
+
+
+def as_recorded(sample: ProcessSample) -> dict[str, Any]:
+    return {
+        "pid": sample.pid,
+        "ppid": sample.ppid,
+        "comm": sample.name,
+        "state": sample.state,
+        "wchan": sample.wchan,
+        "ut": round(sample.cpu_s, 2),
+        "st": 0.0,
+        "children_cpu": round(sample.children_cpu_s, 2),
+        "rss_mb": round(sample.rss_bytes / (1 << 20), 2),
+        "minflt": sample.minor_faults,
+        "rchar": sample.read_bytes,
+        "wchar": sample.written_bytes,
+        "thr": sample.threads,
+    }
+
+
+@dataclass(slots=True)
+class Story:
+    """What the watch said from step to step."""
+
+    log: TextIO
+    line_s: list[float] = field(default_factory=list)
+    ready_s: float | None = None
+    suspect_s: float | None = None  # first time
+    called_slow_s: float | None = None  # "slow, no progress seen"
+    stuck_line_s: float | None = None
+    now_s: float = 0.0
+    phase: str = ""
+    progress: str = ""
+    progress_s: float = 0.0
+    watchdog_s: float | None = None  # of SGLang's own
+    answered_s: float | None = None
+    silences: dict[str, float] = field(default_factory=dict)  # longest of hard progress, per phase
+
+    def hear(self, assessment: Assessment) -> None:
+        self.now_s = assessment.now_s
+        self.phase = assessment.phase.value
+        longest_s = max(assessment.quiet_s, self.silences.get(self.phase, 0.0))
+        self.silences[self.phase] = round(longest_s, 1)
+        for seen in assessment.new_lines:
+            self.line_s.append(seen.line.at_s)
+            self.log.write(f"{seen.line.at_s:.2f} {seen.text}\n")
+            if '"POST /v1/' in seen.text and "200 OK" in seen.text:
+                self.answered_s = self.answered_s or seen.line.at_s
+            if "deliberately stuck for" in seen.text and " start " in seen.text:
+                self.stuck_line_s = self.stuck_line_s or seen.line.at_s
+            if "watchdog timeout (" in seen.text:
+                self.watchdog_s = self.watchdog_s or seen.line.at_s
+        if self.ready_s is None:
+            ready = [
+                span.started_s for span in assessment.phases if span.phase in (Phase.READY, Phase.SERVING)
+            ]
+            self.ready_s = min(ready, default=None)
+        if assessment.state is State.SUSPECT:
+            self.suspect_s = self.suspect_s or assessment.now_s
+            if assessment.note.startswith("slow"):
+                self.called_slow_s = self.called_slow_s or assessment.now_s
+        if (last := assessment.last_progress) is not None:
+            self.progress, self.progress_s = f"{last.signal} {last.name}".strip(), last.at_s
+
+    def longest_silence_s(self) -> float:
+        """Of the log, until ready."""
+        end_s = self.ready_s if self.ready_s is not None else self.now_s
+        times = [0.0, *(at_s for at_s in self.line_s if at_s < end_s), end_s]
+        return max(later - earlier for earlier, later in pairwise(times))
+
+    def silence_says_s(self, limit_s: float, moved_s: float) -> float | None:
+        """When a clock on the log's silence would have struck; None: the hang goes on talking."""
+        times = [0.0, *self.line_s]
+        for earlier, later in pairwise(times):
+            if later - earlier >= limit_s and earlier + limit_s >= moved_s:
+                return earlier + limit_s
+        lately = [at_s for at_s in self.line_s if at_s > max(moved_s, self.now_s - TALK_S)]
+        return None if len(lately) >= 2 else times[-1] + limit_s
+
+
+def last_true_progress(story: Story, host: RecordingHost, stamp: Path) -> tuple[float, str]:
+    """When a hung start last moved, and what tells it: the watch's own word only where nothing else does."""
+    if stamp.is_file():
+        return float(stamp.read_text()) - host.started_s, "its own stamp"
+    if host.stopped_s is not None:
+        return host.stopped_s, "state T"
+    for channel in ("wait_for_partner", "request_wait_answer"):
+        if channel in host.waits_s:
+            return host.waits_s[channel], f"wait channel {channel}"
+    if story.stuck_line_s is not None:
+        return story.stuck_line_s, "a line of its log"
+    return story.progress_s, "the watch"
