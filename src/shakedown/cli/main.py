@@ -23,14 +23,26 @@ from shakedown.cli.options import (
     launch_options,
     ledger_option,
 )
-from shakedown.cli.output import choose_talk, print_usage, settle_streams
+from shakedown.cli.output import choose_talk, print_usage, settle_streams, unread_help
 from shakedown.errors import Interrupted, UsageError
 
 if TYPE_CHECKING:
     from shakedown.jobs.result import JobResult
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+class Commands(click.Group):
+    """Help that is not read to its end, as by `head`, is no failure."""
+
+    def make_context(self, *arguments: Any, **settings: Any) -> click.Context:
+        with unread_help():
+            return super().make_context(*arguments, **settings)
+
+    def invoke(self, ctx: click.Context) -> Any:
+        with unread_help():
+            return super().invoke(ctx)
+
+
+@click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
 @click.version_option(__version__, prog_name="shakedown")
 def cli() -> None:
     """The test run for a new LLM server: launch, watch, judge, isolate, prove."""

@@ -9,8 +9,8 @@ import io
 import json
 import os
 import sys
-from collections.abc import Sequence
-from contextlib import ExitStack, suppress
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from typing import TYPE_CHECKING
 
 import click
@@ -82,7 +82,8 @@ def error_document(error: ShakedownError, command: str) -> dict[str, object]:
 
 def print_usage(error: click.ClickException, words: Sequence[str]) -> None:
     """What click finds wrong with the `words` of a command line, also for those who asked for JSON."""
-    error.show()
+    with suppress(OSError):  # nobody reads it: the exit code says it
+        error.show()
     ours = words[: words.index("--")] if "--" in words else words
     if "--json" in ours:
         problem = UsageError(error.format_message())
@@ -98,6 +99,16 @@ def write_answer(text: str) -> None:
     except OSError as problem:
         sys.stdout = open(os.devnull, "w")  # noqa: SIM115
         raise HostProblem(f"the answer could not be written to standard output: {problem.strerror}") from None
+
+
+@contextmanager
+def unread_help() -> Iterator[None]:
+    """What click prints itself: an end of its reader ends the program as if all had been read."""
+    try:
+        yield
+    except BrokenPipeError:
+        sys.stdout = open(os.devnull, "w")  # noqa: SIM115
+        raise click.exceptions.Exit(0) from None
 
 
 def write_error(text: str) -> None:
