@@ -103,27 +103,24 @@ def synth(
     """Let the target answer prompts, or write its own; goes on where a kill left it."""
 
     def job() -> JobResult:
-        from shakedown.drafter.conversation import Wishes
-        from shakedown.drafter.server import Sampling
         from shakedown.jobs.draft_synth import SynthRequest, synth_job
         from shakedown.jobs.request import LaunchRequest
 
-        wishes = Wishes(
-            sampling=Sampling(temperature=temperature, top_p=top_p, max_tokens=max_tokens),
-            keep_reasoning=reasoning == "keep",
-            keep_truncated=keep_truncated,
-            turns=turns,
-        )
-        request = SynthRequest(
+        request = SynthRequest.of(
             target=target,
-            out=out,
+            trust_remote_code=trust_remote_code,
             server=server,
             prompts=prompts,
             wanted=samples,
+            out=out,
             concurrency=concurrency,
-            wishes=wishes,
+            temperature=temperature,
+            top_p=top_p,
+            max_tokens=max_tokens,
+            turns=turns,
+            keep_reasoning=reasoning == "keep",
+            keep_truncated=keep_truncated,
             template_options=template_options or {},
-            trust_remote_code=trust_remote_code,
         )
         return synth_job(request, LaunchRequest.here(command, **options), choose_talk())
 

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 from shakedown.drafter.conversation import Interview, LeftOut, Wishes
 from shakedown.drafter.journal import LEFT_OUT, SAMPLES, Journal
 from shakedown.drafter.prompts import BUILT_IN, Prompt, read_prompts
-from shakedown.drafter.server import Way, find_way
+from shakedown.drafter.server import Sampling, Way, find_way
 from shakedown.drafter.synth import Standing, synthesise, work_of
 from shakedown.drafter.template import ChatTemplate, Mismatch, load_template
 from shakedown.drafter.transport import Address, ask_once
@@ -46,6 +46,27 @@ class SynthRequest:
     wishes: Wishes = field(default_factory=Wishes)
     template_options: Mapping[str, Any] = field(default_factory=dict)
     trust_remote_code: bool = False
+
+    @classmethod
+    def of(
+        cls,
+        *,
+        temperature: float,
+        top_p: float,
+        max_tokens: int,
+        turns: int,
+        keep_reasoning: bool,
+        keep_truncated: bool,
+        **others: Any,
+    ) -> SynthRequest:
+        """From options one by one, as a command line or a recipe gives them."""
+        wishes = Wishes(
+            sampling=Sampling(temperature=temperature, top_p=top_p, max_tokens=max_tokens),
+            keep_reasoning=keep_reasoning,
+            keep_truncated=keep_truncated,
+            turns=turns,
+        )
+        return cls(wishes=wishes, **others)
 
 
 def synth_job(request: SynthRequest, launch: LaunchRequest, talk: Talk) -> JobResult:
