@@ -2,7 +2,7 @@
 
 import random
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import pytest
 from hypothesis import given, settings
@@ -21,12 +21,13 @@ from shakedown.core import (
     Outcome,
     Phase,
     Purpose,
+    Rung,
     Step,
     Verdict,
     Wait,
 )
 from shakedown.errors import BudgetSpent
-from shakedown.isolate import Clues, RungFinding, SearchLimits, isolate
+from shakedown.isolate import Clues, Ladder, SearchLimits, isolate
 
 HUNG = Judgement(
     verdict=Verdict.HUNG, phase=Phase.DIST_INIT, wait=Wait.WAITING, cause="rank 1 is missing", fingerprint="h"
@@ -242,19 +243,77 @@ def test_a_base_failure_clears_the_flags_takes_evidence_and_is_not_proven_withou
     assert [h.state for h in conclusion.hypotheses] == [HypothesisState.SUPPORTED, HypothesisState.REFUTED]
 
 
-def test_rungs_prove_a_base_cause():
-    def rungs(failing, evidence):
-        assert failing is HUNG
-        assert evidence.judgement is HUNG
-        return RungFinding(
-            rung="two-rank all-reduce",
-            rung_fails=Check(value=True, trial_ids=("r1",)),
-            next_simpler_passes=Check(value=True, trial_ids=("r2",)),
-        )
+RUNGS = (
+    Rung(name="torch", title="t"),
+    Rung(name="matmul", title="m"),
+    Rung(name="tiny model", title="s", same=True),
+)
+CURE = ("f00", ("--backend", "other"))
 
-    conclusion = isolate(factors_of(3), Server(lambda kept: HUNG), seed=1, rungs=rungs)
+
+def climbed(broken, *, cures=(), cured=False, beyond="the weights", says=HUNG):
+    """A search whose every launch hangs; of the rungs, the `broken` fail as they say."""
+
+    class Machine(Server):
+        def __call__(self, experiment):
+            outcome = super().__call__(experiment)
+            if experiment.rung:
+                return replace(outcome, judgement=says if experiment.rung in broken else SERVES)
+            return replace(outcome, judgement=SERVES) if cured and experiment.substitutes else outcome
+
+    machine = Machine(lambda kept: HUNG)
+    ladder = Ladder(rungs=RUNGS, beyond=beyond, cures=cures)
+    return machine, isolate(factors_of(3), machine, seed=1, ladder=ladder)
+
+
+def rungs_asked(machine):
+    return [experiment.rung for experiment in machine.asked if experiment.rung]
+
+
+def test_the_lowest_broken_rung_is_the_base_cause_and_the_next_simpler_one_passes():
+    machine, conclusion = climbed({"matmul", "tiny model"}, says=CRASH)
     assert conclusion.ended is Ended.PROVEN
-    assert conclusion.causes[0].rung == "two-rank all-reduce"
+    assert conclusion.causes[0].rung == "matmul"
+    certificate = dict(conclusion.causes[0].certificate)
+    assert [certificate[name].value for name in ("safe_mode_fails", "rung_fails", "next_simpler_passes")] == [
+        True
+    ] * 3
+    assert certificate["workaround_serves"].value is None
+    assert "crashed" in certificate["rung_fails"].note
+    assert rungs_asked(machine) == ["torch", "matmul", "matmul"]
+    assert conclusion.cleared == ("f00", "f01", "f02")
+
+
+def test_where_the_simplest_rung_is_broken_nothing_simpler_passed_and_nothing_is_proven():
+    _, conclusion = climbed({"torch"})
+    assert conclusion.ended is Ended.NOT_PROVEN
+    assert conclusion.causes[0].rung == "torch"
+
+
+def test_where_every_rung_passes_what_safe_mode_has_beyond_them_is_to_blame():
+    machine, conclusion = climbed(set())
+    assert (conclusion.ended, conclusion.causes[0].rung) == (Ended.PROVEN, "the weights")
+    assert rungs_asked(machine) == ["torch", "matmul", "tiny model"]
+    _, unnamed = climbed(set(), beyond="")
+    assert (unnamed.ended, unnamed.causes[0].rung) == (Ended.NOT_PROVEN, None)
+
+
+def test_a_server_rung_that_fails_in_a_way_of_its_own_is_passed_over():
+    _, conclusion = climbed({"tiny model"}, says=CRASH)
+    assert conclusion.causes[0].rung == "the weights"
+    _, same = climbed({"tiny model"}, says=HUNG)
+    assert same.causes[0].rung == "tiny model"
+
+
+def test_a_sibling_that_does_not_need_the_rung_hands_back_a_working_command():
+    _, conclusion = climbed({"matmul"}, cures=(CURE,), cured=True)
+    workaround = conclusion.causes[0].workaround
+    assert workaround is not None
+    assert workaround.substitutes == (CURE,)
+    assert workaround.kept == frozenset({"f00", "f01", "f02"})
+    _, incurable = climbed({"matmul"}, cures=(CURE,))
+    assert incurable.causes[0].workaround is None
+    assert incurable.ended is Ended.PROVEN
 
 
 def test_a_launch_without_factors_that_fails_is_a_base_failure():

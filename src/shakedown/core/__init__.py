@@ -32,11 +32,13 @@ from shakedown.core.isolation import (
     Oracle,
     Outcome,
     Purpose,
+    Rung,
     Step,
     Workaround,
 )
 from shakedown.core.launches import (
     Command,
+    Container,
     FlagUse,
     Launch,
 )
@@ -90,6 +92,7 @@ __all__ = [
     "Command",
     "Conclusion",
     "ConfigValue",
+    "Container",
     "Ended",
     "Ending",
     "Engine",
@@ -129,6 +132,7 @@ __all__ = [
     "Purpose",
     "RecordState",
     "Run",
+    "Rung",
     "SearchRecord",
     "Siblings",
     "Signature",

@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
+from shakedown.core.marks import Mark
 from shakedown.core.verdicts import Phase
 
 
@@ -62,6 +63,7 @@ class Switch:
     argv: tuple[str, ...] = ()
     env: tuple[tuple[str, str], ...] = ()
     settled_by: tuple[str, ...] = ()  # flags or variables by which a user decides this feature
+    milder: tuple[tuple[str, ...], ...] = ()  # costs less than switching it off, and may do; mildest first
     backend: bool = False
     devices: frozenset[str] = frozenset({"cuda", "cpu"})
     only_with: tuple[str, ...] = ()  # means something only where one of these flags is given
@@ -88,6 +90,45 @@ class Layout:
     nodes: str
     splits: tuple[str, ...]
     replicas: str = ""  # data parallelism that may spread instead: valid alone, so a factor of its own
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Siblings:
+    """Values of a flag worth trying in place of one that fails, the commonest first."""
+
+    flag: str
+    values: tuple[str, ...]
+    devices: frozenset[str] = frozenset({"cuda", "cpu"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cache:
+    """A folder of things compiled earlier, and the variable that puts another in its place.
+
+    `default` may begin with ~ and hold {user}; `holds` is the part of it that is filled by what is
+    compiled. `of`: the feature that fills it, whose absence makes it meaningless.
+    """
+
+    variable: str
+    default: str
+    holds: str = ""
+    of: str = ""
+    devices: frozenset[str] = frozenset({"cuda", "cpu"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConfigValue:
+    """A key of a model's config.json that is suspicious with some values, and a plain value (JSON).
+
+    `key` may lead into an object ("a.b"). Null, the plain value, a number within `usual` and a word of
+    `usual_words` are no suspects. `unless_off`: a key that makes this one meaningless where it is false.
+    """
+
+    key: str
+    plain: str
+    usual: tuple[float, float] | None = None
+    usual_words: tuple[str, ...] = ()
+    unless_off: str = ""
 
 
 class LogprobStyle(StrEnum):
@@ -135,5 +176,13 @@ class Engine:
     own_limits: tuple[
         tuple[str, Phase], ...
     ] = ()  # (flag or variable, phase): after so many seconds of waiting the engine gives up by itself
+    siblings: tuple[Siblings, ...] = ()
+    measured_by: tuple[
+        tuple[Mark, tuple[str, ...]], ...
+    ] = ()  # (mark, flags): without these there is nothing to measure
+    caches: tuple[Cache, ...] = ()
+    config_file_flag: str = ""  # names a YAML file that holds flags
+    config_values: tuple[ConfigValue, ...] = ()
+    override_flag: str = ""  # takes a JSON object that overrides the model's config.json
     debug_argv: tuple[str, ...] = ()  # for the one evidence run
     debug_env: tuple[tuple[str, str], ...] = ()

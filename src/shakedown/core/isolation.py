@@ -19,14 +19,17 @@ class FactorKind(StrEnum):
     DEFAULT = "default"
     BACKEND = "backend"
     FIT = "fit"
+    CACHE = "cache"  # what was compiled earlier
+    CONFIG = "config"  # a value in the model's config.json
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Factor:
     """One thing that can be kept as it `was` or changed to what it is `now` in safe mode.
 
-    Changing it drops `drop_argv` (positions in `Launch.argv`) and `drop_env`, and appends
-    `add_argv` and `add_env`. Factors of one launch touch disjoint positions, so any subset composes.
+    Changing it drops `drop_argv` (positions in `Launch.argv`) and `drop_env`, appends `add_argv` and
+    `add_env`, and overrides keys of the model's config by `add_config` (values are JSON). Factors of one
+    launch touch disjoint positions, so any subset composes.
     `needs` names factors without which this one means nothing: changing those changes this too.
     `dear` orders remedies: the higher, the less a user likes to lose it. `safe`: as the user has it, it
     is on the safe side already, so safe mode keeps it (an off-switch the user gave).
@@ -40,6 +43,7 @@ class Factor:
     drop_env: tuple[str, ...] = ()
     add_argv: tuple[str, ...] = ()
     add_env: tuple[tuple[str, str], ...] = ()
+    add_config: tuple[tuple[str, str], ...] = ()
     needs: frozenset[str] = frozenset()
     dear: int = 0
     safe: bool = False
@@ -59,6 +63,7 @@ class Purpose(StrEnum):
     VALUE = "value"
     PEEL = "peel"
     EVIDENCE = "evidence"
+    RUNG = "rung"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,7 +71,7 @@ class Experiment:
     """A launch to try: the factors kept as the user had them; all others are in safe mode.
 
     `substitutes` overrides single factors by another value: (factor name, argv tokens to add).
-    `repeat` tells repetitions of one configuration apart.
+    `repeat` tells repetitions of one configuration apart. `rung`: something simpler is run instead.
     """
 
     kept: frozenset[str]
@@ -75,6 +80,24 @@ class Experiment:
     substitutes: tuple[tuple[str, tuple[str, ...]], ...] = ()
     repeat: int = 0
     debug: bool = False
+    rung: str = ""
+
+    @property
+    def of_the_launch(self) -> bool:
+        """Whether it bears on the launch: debugging may change its timing, a rung is another program."""
+        return not self.debug and not self.rung
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rung:
+    """Something simpler than the launch that the launch cannot do without. `title` says what passes.
+
+    `same`: its failure counts only where it fails as the launch does, for it may fail for reasons of its own.
+    """
+
+    name: str
+    title: str
+    same: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

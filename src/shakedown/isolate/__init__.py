@@ -3,7 +3,7 @@
 Pure: it touches no process, file or clock. numpy loads when a search among factors begins.
 """
 
-from shakedown.isolate.base import BaseLadder, RungFinding
+from shakedown.isolate.base import Ladder, RungFinding
 from shakedown.isolate.conclusion import isolate
 from shakedown.isolate.forecast import Forecast, forecast
 from shakedown.isolate.judge import compare
@@ -11,9 +11,9 @@ from shakedown.isolate.notebook import SearchLimits
 from shakedown.isolate.prior import Clues
 
 __all__ = [
-    "BaseLadder",
     "Clues",
     "Forecast",
+    "Ladder",
     "RungFinding",
     "SearchLimits",
     "compare",

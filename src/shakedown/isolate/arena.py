@@ -73,7 +73,7 @@ def read(steps: Sequence[Step], arena: Arena) -> tuple[Reading, ...]:
     readings = []
     for step in steps:
         kept = step.experiment.kept
-        if step.experiment.substitutes or step.experiment.debug or not arena.floor <= kept:
+        if step.experiment.substitutes or not step.experiment.of_the_launch or not arena.floor <= kept:
             continue
         showing = classify(step.outcome.judgement, arena.target)
         inside = kept <= arena.universe

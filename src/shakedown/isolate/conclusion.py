@@ -23,7 +23,7 @@ from shakedown.core import (
     Workaround,
 )
 from shakedown.isolate.arena import read
-from shakedown.isolate.base import BaseLadder, base_cause
+from shakedown.isolate.base import NO_RUNGS, Ladder, base_cause
 from shakedown.isolate.certify import (
     ALONE,
     ONE_LESS,
@@ -57,7 +57,7 @@ def isolate(
     clues: Clues | None = None,
     limits: SearchLimits | None = None,
     report: Callable[[Step], None] = _say_nothing,
-    rungs: BaseLadder | None = None,
+    ladder: Ladder = NO_RUNGS,
 ) -> Conclusion:
     """Find and prove the cause of a failing launch with few experiments.
 
@@ -72,7 +72,7 @@ def isolate(
         clues=clues or Clues(),
         limits=limits or SearchLimits(),
         report=report,
-        rungs=rungs,
+        ladder=ladder,
     )
     ended = search.run()
     return conclude_search(search, ended)

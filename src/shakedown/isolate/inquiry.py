@@ -73,5 +73,5 @@ class Inquiry:
             for step in self.book.steps
             if step.experiment.kept == kept
             and step.experiment.substitutes == substitutes
-            and not step.experiment.debug
+            and step.experiment.of_the_launch
         ]

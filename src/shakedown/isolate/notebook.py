@@ -6,7 +6,7 @@ It never asks twice what it knows, unless told to look again.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from shakedown.core import Experiment, Oracle, Outcome, Purpose, Step, Verdict
 from shakedown.errors import BudgetSpent
@@ -64,13 +64,16 @@ class Notebook:
         again: bool = False,
         substitutes: Substitutes = (),
         debug: bool = False,
+        rung: str = "",
     ) -> Outcome:
         """What this configuration showed last; a new launch if it is new, or `again` is set.
 
         An outcome that shows nothing (undecided, or the surroundings failed) is retried once.
         Raises `BudgetSpent`, and `Inconclusive` when the surroundings fail twice.
         """
-        wanted = Experiment(kept=kept, purpose=purpose, reason=reason, substitutes=substitutes, debug=debug)
+        wanted = Experiment(
+            kept=kept, purpose=purpose, reason=reason, substitutes=substitutes, debug=debug, rung=rung
+        )
         before = [step for step in self.steps if _same_configuration(step.experiment, wanted)]
         if before and not again:
             return before[-1].outcome
@@ -90,21 +93,16 @@ class Notebook:
         seconds = [
             step.outcome.seconds
             for step in self.steps
-            if step.outcome.judgement.serves is serving and not shows_nothing(step.outcome)
+            if step.outcome.judgement.serves is serving
+            and not shows_nothing(step.outcome)
+            and step.experiment.of_the_launch
         ]
         return sum(seconds) / len(seconds) if seconds else None
 
     def _ask(self, wanted: Experiment, repeat: int, tell: Callable[[Outcome], str]) -> Outcome:
         if len(self.steps) >= self._limits.max_launches:
             raise BudgetSpent(f"{len(self.steps)} launches are spent")
-        experiment = Experiment(
-            kept=wanted.kept,
-            purpose=wanted.purpose,
-            reason=wanted.reason,
-            substitutes=wanted.substitutes,
-            repeat=repeat,
-            debug=wanted.debug,
-        )
+        experiment = replace(wanted, repeat=repeat)
         outcome = self._oracle(experiment)
         step = Step(experiment=experiment, outcome=outcome, concluded=tell(outcome))
         self.steps.append(step)
@@ -117,4 +115,4 @@ def shows_nothing(outcome: Outcome) -> bool:
 
 
 def _same_configuration(a: Experiment, b: Experiment) -> bool:
-    return (a.kept, a.substitutes, a.debug) == (b.kept, b.substitutes, b.debug)
+    return (a.kept, a.substitutes, a.debug, a.rung) == (b.kept, b.substitutes, b.debug, b.rung)

@@ -9,12 +9,25 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from shakedown.core import Ended, Factor, Judgement, Oracle, Purpose, Step, Verdict
+from shakedown.core import (
+    Check,
+    Ended,
+    Factor,
+    Judgement,
+    Oracle,
+    Outcome,
+    Purpose,
+    Rung,
+    Step,
+    Verdict,
+    Workaround,
+)
 from shakedown.errors import BudgetSpent
 from shakedown.isolate.arena import Arena, Rates, Reading, read
-from shakedown.isolate.base import NO_LADDER, BaseLadder, RungFinding
+from shakedown.isolate.base import NO_LADDER, Ladder, RungFinding, climb
 from shakedown.isolate.certify import Evidence, remedies, spoken
 from shakedown.isolate.closure import Dependencies, Names
+from shakedown.isolate.factors import describe_changes
 from shakedown.isolate.inquiry import SURE, Inquiry
 from shakedown.isolate.judge import Showing
 from shakedown.isolate.leads import control, find_leads, least_failing, wanted
@@ -58,14 +71,14 @@ class Search:
         clues: Clues,
         limits: SearchLimits,
         report: Callable[[Step], None],
-        rungs: BaseLadder | None,
+        ladder: Ladder,
     ) -> None:
         self.factors = {factor.name: factor for factor in sorted(factors, key=lambda factor: factor.name)}
         assert len(self.factors) == len(factors), "two factors have one name"
         self.needs = Dependencies(list(self.factors.values()))
         self.book = Notebook(oracle, report, limits)
         self.inquiry = Inquiry(self.book)
-        self.seed, self.clues, self.limits, self.rungs = seed, clues, limits, rungs
+        self.seed, self.clues, self.limits, self.ladder = seed, clues, limits, ladder
         self.weights: dict[str, float] = {}
         self.failing: Judgement | None = None
         self.arena: Arena | None = None
@@ -111,17 +124,53 @@ class Search:
         """The flags are innocent: one evidence run with debug logging, then the rungs."""
         assert self.failing is not None
         self.base = NO_LADDER
-        evidence = self.book.look(
+        self.book.look(
             frozenset(),
             Purpose.EVIDENCE,
             "safe mode once more with debug logging, for evidence",
             lambda outcome: f"with debug logging: {shown(outcome.judgement)}",
             debug=True,
         )
-        if self.rungs is not None:
-            self.base = self.rungs(self.failing, evidence)
-        proven = self.base.rung_fails.value and self.base.next_simpler_passes.value
-        return Ended.PROVEN if proven else Ended.NOT_PROVEN
+        top = next(
+            it.outcome for it in self.book.steps if not it.experiment.kept and it.experiment.of_the_launch
+        )
+        self.base = climb(self.ladder, self._stand_on, top)
+        if not self.base.proven:
+            return Ended.NOT_PROVEN
+        self.base = self._cure(self.base)
+        return Ended.PROVEN
+
+    def _stand_on(self, rung: Rung, again: bool) -> Outcome:
+        return self.book.look(
+            frozenset(),
+            Purpose.RUNG,
+            f"{'once more' if again else 'does this hold'}: {rung.title}",
+            lambda outcome: (
+                f"{rung.name}: {'passes' if outcome.judgement.serves else shown(outcome.judgement)}"
+            ),
+            again=again,
+            rung=rung.name,
+        )
+
+    def _cure(self, base: RungFinding) -> RungFinding:
+        """The user's own command with another choice of what its engine offers: it may not need the rung."""
+        for name, tokens in self.ladder.cures:
+            change = ((name, tokens),)
+            outcome = self.book.look(
+                frozenset(self.factors),
+                Purpose.WORKAROUND,
+                f"your own command with {' '.join(tokens)}",
+                lambda outcome: f"your own command then: {shown(outcome.judgement)}",
+                substitutes=change,
+            )
+            if outcome.judgement.serves:
+                changes = describe_changes(self.factors.values(), frozenset(self.factors), change)
+                return replace(
+                    base,
+                    workaround_serves=Check(value=True, trial_ids=(outcome.trial_id,)),
+                    workaround=Workaround(kept=frozenset(self.factors), changes=changes, substitutes=change),
+                )
+        return base
 
     def _search(self, arena: Arena) -> Ended:
         """Find a cause, remove its cheapest member, and go on with what still fails without it."""

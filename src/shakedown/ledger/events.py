@@ -118,5 +118,6 @@ def experiment_key(experiment: Experiment) -> str:
         tuple(sorted(experiment.substitutes)),
         experiment.repeat,
         experiment.debug,
+        *((experiment.rung,) if experiment.rung else ()),  # keys of older rows had none
     )
     return json.dumps(encode(told_apart), separators=(",", ":"))

@@ -4,6 +4,15 @@ It runs none of them; each is text that a host feeds to an interpreter, and need
 """
 
 from shakedown.rungs.answers import read_findings
-from shakedown.rungs.table import CHECKS, Script, parameters, script_text
+from shakedown.rungs.table import CHECKS, PASSED, Script, ScriptRung, parameters, script_rungs, script_text
 
-__all__ = ["CHECKS", "Script", "parameters", "read_findings", "script_text"]
+__all__ = [
+    "CHECKS",
+    "PASSED",
+    "Script",
+    "ScriptRung",
+    "parameters",
+    "read_findings",
+    "script_rungs",
+    "script_text",
+]

@@ -35,6 +35,40 @@ CHECKS = (
 )
 
 
+PASSED = "SHAKEDOWN RUNG PASSED"  # a rung's last line begins with it
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScriptRung:
+    """A rung that is a script. `device` "": on any; `ranks`: needs at least so many."""
+
+    name: str
+    title: str
+    script: str
+    device: str = ""
+    ranks: int = 1
+
+
+# The simplest first: seconds each, and what fails low explains everything above it.
+SCRIPT_RUNGS = (
+    ScriptRung(name="torch", title="torch imports and finds the device", script="rung_torch"),
+    ScriptRung(name="matmul", title="matrix products on one device are right", script="rung_matmul"),
+    ScriptRung(
+        name="triton", title="a Triton kernel compiles and is right", script="rung_triton", device="cuda"
+    ),
+    ScriptRung(name="engine kernels", title="the engine's small kernels are right", script="rung_kernels"),
+    ScriptRung(name="attention", title="attention on tiny tensors is right", script="rung_attention"),
+    ScriptRung(
+        name="all-reduce", title="an all-reduce over the ranks is right", script="rung_all_reduce", ranks=2
+    ),
+)
+
+
+def script_rungs(device: str, ranks: int) -> tuple[ScriptRung, ...]:
+    """The rungs that a launch on this device with so many ranks stands on."""
+    return tuple(it for it in SCRIPT_RUNGS if it.device in ("", device) and ranks >= it.ranks)
+
+
 def script_text(name: str) -> str:
     """The whole program: the prelude that every script begins with, then the script."""
     folder = resources.files("shakedown.rungs") / "scripts"

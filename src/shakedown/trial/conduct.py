@@ -28,6 +28,7 @@ from shakedown.launch import start, stop
 from shakedown.probe import CanaryReport, Target
 from shakedown.trial.asking import STEP_S, Asking
 from shakedown.trial.marks import Stated
+from shakedown.trial.passing import PassLine
 from shakedown.watch import Assessment, Limits, Watcher
 
 
@@ -36,6 +37,7 @@ class Subject:
     """What one trial launches and how it is watched.
 
     `target` None: nothing can be asked of it. `ready_log`: a line that means ready, for any server.
+    `passed_log`: a line by which a program that need not serve says that it has passed.
     `wrong_because` is what explains wrong answers before anything was started. `detach`: if we are killed,
     the launch goes on. `work` is done while it serves, before it is ended; what it raises goes through.
     """
@@ -47,6 +49,7 @@ class Subject:
     target: Target | None
     limits: Limits = field(default_factory=Limits)
     ready_log: str | None = None
+    passed_log: str | None = None
     deadline_s: float | None = None
     keep: bool = False
     detach: bool = False
@@ -145,10 +148,13 @@ def observe(
     asking = asking or Asking(
         subject.target, subject.ready_log, lambda: host.clock_s() - run.started_s, subject.stated
     )
+    passing = PassLine(subject.passed_log) if subject.passed_log else None
     try:
         while True:
             assessment = watcher.step()
             look_on(assessment)
+            if passing is not None and (judgement := passing.step(assessment)) is not None:
+                return judgement
             if assessment.judgement is not None:
                 return joined(assessment.judgement, asking.report)
             if (judgement := asking.step(assessment, watcher)) is not None:

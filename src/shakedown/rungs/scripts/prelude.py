@@ -37,3 +37,8 @@ def size_words(count):
             return f"{count:.0f} {unit}"
         count /= 1024
     return f"{count:.1f} TiB"
+
+
+def passed(name, told=""):
+    """A rung's last word: it ran to its end, and what it computed is right."""
+    print(f"SHAKEDOWN RUNG PASSED {name} {told}".rstrip(), flush=True)
