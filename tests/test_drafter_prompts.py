@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from shakedown.drafter.prompts import BUILT_IN, Prompt, read_prompts
-from shakedown.errors import UsageError
+from shakedown.errors import DataProblem, UsageError
 
 
 def test_messages_turns_and_text_are_read(tmp_path: Path):
@@ -51,7 +51,7 @@ def test_messages_turns_and_text_are_read(tmp_path: Path):
 def test_a_broken_line_is_named_by_file_and_line(tmp_path: Path, line: str, what: str):
     path = tmp_path / "p.jsonl"
     path.write_text('{"text": "Hi?"}\n' * 2 + line + "\n")
-    with pytest.raises(UsageError) as caught:
+    with pytest.raises(DataProblem) as caught:
         read_prompts(path)
     assert f"{path}:3" in caught.value.message
     assert what in caught.value.message

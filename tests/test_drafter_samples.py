@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from shakedown.drafter.samples import Finish, Sample, read_samples, write_sample
-from shakedown.errors import UsageError
+from shakedown.errors import DataProblem, UsageError
 
 GOOD = Sample(
     id="0000001",
@@ -66,7 +66,7 @@ def test_a_sample_is_read_back_as_it_was_written(tmp_path: Path):
 )
 def test_a_broken_line_is_named_by_file_and_line(tmp_path: Path, line: bytes, what: str):
     path = write(tmp_path / "s.jsonl", line_of(), b"\n", line)
-    with pytest.raises(UsageError) as caught:
+    with pytest.raises(DataProblem) as caught:
         list(read_samples(path))
     assert f"{path}:3" in caught.value.message
     assert what in caught.value.message

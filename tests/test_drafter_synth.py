@@ -23,11 +23,12 @@ from shakedown.core import Launch
 from shakedown.drafter.conversation import Wishes
 from shakedown.drafter.samples import Sample, read_samples
 from shakedown.drafter.server import Sampling
-from shakedown.errors import UsageError
+from shakedown.errors import DataProblem, UsageError
 from shakedown.host import reach
-from shakedown.jobs.draft_synth import SynthRequest, synth_job
+from shakedown.jobs.draft_synth import synth_job
 from shakedown.jobs.request import LaunchRequest
 from shakedown.jobs.result import JobResult, Progress
+from shakedown.jobs.synth_request import SynthRequest
 
 SERVER = "chat_tokens.py"
 THINKING = (
@@ -249,7 +250,7 @@ def test_where_nothing_can_be_kept_it_stops_early_and_says_why(
 ):
     wishes = Wishes(sampling=Sampling(max_tokens=most))
     prompts = questions(tmp_path / "p.jsonl", 100)
-    with serving(SERVER, *fault) as server, pytest.raises(UsageError) as caught:
+    with serving(SERVER, *fault) as server, pytest.raises(DataProblem) as caught:
         synth(target, server.base_url, tmp_path / "out", wishes=wishes, prompts=prompts)
     assert reason in caught.value.message
     assert hint in " ".join(caught.value.hints)
@@ -264,7 +265,7 @@ def test_where_nothing_can_be_kept_it_stops_early_and_says_why(
 def test_the_tokenizer_of_another_model_is_found_out(tmp_path: Path, way: str, mixed_up: dict[str, Any]):
     other = byte_model(tmp_path / "t", **mixed_up)
     prompts = questions(tmp_path / "p.jsonl", 20)
-    with serving(SERVER, way) as server, pytest.raises(UsageError, match="another tokenizer or template"):
+    with serving(SERVER, way) as server, pytest.raises(DataProblem, match="another tokenizer or template"):
         synth(other, server.base_url, tmp_path / "out", prompts=prompts)
     assert samples_in(tmp_path / "out") == []
 

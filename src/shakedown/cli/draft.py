@@ -103,8 +103,9 @@ def synth(
     """Let the target answer prompts, or write its own; goes on where a kill left it."""
 
     def job() -> JobResult:
-        from shakedown.jobs.draft_synth import SynthRequest, synth_job
+        from shakedown.jobs.draft_synth import synth_job
         from shakedown.jobs.request import LaunchRequest
+        from shakedown.jobs.synth_request import SynthRequest
 
         request = SynthRequest.of(
             target=target,

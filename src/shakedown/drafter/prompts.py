@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from shakedown.drafter.samples import read_lines, read_object
-from shakedown.errors import UsageError
+from shakedown.errors import DataProblem, UsageError
 
 BUILT_IN = "built-in"  # the 160 prompts of our own that come with the package
 FORMS = 'a line holds {"messages": [{"role", "content"}, ...]}, {"turns": [...]} or {"text": "..."}'
@@ -33,7 +33,7 @@ class Prompt:
 
 
 def read_prompts(path: Path) -> list[Prompt]:
-    """Every prompt of a file. Raises UsageError naming file and line, before anything was asked."""
+    """Every prompt of a file. Raises UsageError, or DataProblem naming file and line."""
     if str(path) == BUILT_IN:
         with resources.as_file(resources.files("shakedown.drafter") / "prompts.jsonl") as shipped:
             return list(prompts_of(shipped))
@@ -49,7 +49,7 @@ def prompts_of(path: Path) -> Iterator[Prompt]:
         try:
             yield prompt_of(read_object(line, place))
         except ValueError as problem:
-            raise UsageError(f"{place} is no prompt: {problem}", FORMS) from None
+            raise DataProblem(f"{place} is no prompt: {problem}", FORMS) from None
 
 
 def prompt_of(found: dict[str, Any]) -> Prompt:

@@ -12,7 +12,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from shakedown.errors import HostProblem, UsageError
+from shakedown.errors import DataProblem, HostProblem, UsageError
 
 Span = tuple[int, int]
 Message = Mapping[str, Any]  # role, content and whatever else the chat template reads
@@ -72,7 +72,7 @@ def write_sample(file: BinaryIO, sample: Sample) -> None:
 
 
 def read_samples(path: Path) -> Iterator[Sample]:
-    """Every sample of a file. Raises UsageError naming file and line for what is none."""
+    """Every sample of a file. Raises DataProblem naming file and line for what is none."""
     for number, line in read_lines(path):
         yield sample_of(line, f"{path}:{number}")
 
@@ -91,13 +91,13 @@ def read_lines(path: Path) -> Iterator[tuple[int, bytes]]:
 
 
 def read_object(line: bytes, place: str) -> dict[str, Any]:
-    """The JSON object of a line; `place` is its file and line. Raises UsageError."""
+    """The JSON object of a line; `place` is its file and line. Raises DataProblem."""
     try:
         found = json.loads(line)
     except (ValueError, RecursionError) as problem:
-        raise UsageError(f"{place} is not JSON: {problem}", f"it begins {excerpt(line)}") from None
+        raise DataProblem(f"{place} is not JSON: {problem}", f"it begins {excerpt(line)}") from None
     if not isinstance(found, dict):
-        raise UsageError(f"{place} is not a JSON object", f"it begins {excerpt(line)}")
+        raise DataProblem(f"{place} is not a JSON object", f"it begins {excerpt(line)}")
     return found
 
 
@@ -106,7 +106,7 @@ def excerpt(line: bytes) -> str:
 
 
 def sample_of(line: bytes, place: str) -> Sample:
-    """Raises UsageError naming the place and what of the sample is wrong."""
+    """Raises DataProblem naming the place and what of the sample is wrong."""
     found = read_object(line, place)
     try:
         tokens = found["token_ids"]
@@ -123,6 +123,6 @@ def sample_of(line: bytes, place: str) -> Sample:
             finish=Finish(found["finish"]),
         )
     except KeyError as problem:
-        raise UsageError(f"{place} is no sample: it lacks {problem}") from None
+        raise DataProblem(f"{place} is no sample: it lacks {problem}") from None
     except (TypeError, ValueError) as problem:
-        raise UsageError(f"{place} is no sample: {problem}") from None
+        raise DataProblem(f"{place} is no sample: {problem}") from None

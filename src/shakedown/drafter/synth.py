@@ -18,7 +18,7 @@ from shakedown.drafter.conversation import Conversation, Interview, LeftOut, Rea
 from shakedown.drafter.journal import Journal
 from shakedown.drafter.prompts import Prompt
 from shakedown.drafter.transport import Address, Client, ServerLost
-from shakedown.errors import UsageError
+from shakedown.errors import DataProblem
 
 TELL_EVERY_S = 10.0
 HOPELESS = 8  # conversations of which nothing could be kept: the next ten thousand would go the same way
@@ -66,7 +66,7 @@ def synthesise(
     about: Mapping[str, Any],
     listener: Listener,
 ) -> Standing:
-    """Holds the conversations, `concurrency` at a time. Raises ServerLost, HostProblem, UsageError."""
+    """Holds the conversations, `concurrency` at a time. Raises ServerLost, HostProblem, DataProblem."""
     left_out: Counter[Reason] = Counter()
     made, kept, began_s = 0, 0, time.monotonic()
 
@@ -103,10 +103,10 @@ def synthesise(
 
 
 def refuse_hopeless(kept: int, left_out: Counter[Reason]) -> None:
-    """Raises UsageError where nothing was kept so far: it is no accident then."""
+    """Raises DataProblem where nothing was kept so far: it is no accident then."""
     if kept == 0 and left_out.total() >= HOPELESS:
         reason, count = left_out.most_common(1)[0]
-        raise UsageError(
+        raise DataProblem(
             f"none of the first {left_out.total()} answers can be kept: {count} of them {reason.value}",
             *({HINTS[reason]} if reason in HINTS else ()),
             "see left-out.jsonl for each",
