@@ -1,0 +1,115 @@
+"""Stages of a long job, each done once: a folder named for what went into it, a note when it is whole.
+
+It never removes what a stage made: other settings make another folder.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from shakedown.drafter.journal import write_whole
+from shakedown.errors import DataProblem, HostProblem, ShakedownError
+from shakedown.jobs.result import ExitCode, JobResult, Talk
+
+NOTE = "done.json"
+BLOCK_BYTES = 1 << 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stage:
+    """`settings` are JSON, `inputs` files whose content counts; `work` is handed the stage's folder.
+
+    `work` must go on by itself where it finds its folder begun.
+    """
+
+    name: str
+    settings: Mapping[str, Any]
+    inputs: Sequence[Path] = ()
+    work: Callable[[Path], JobResult]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Done:
+    """A stage that is whole. `seconds` are those of the start that finished it."""
+
+    name: str
+    folder: Path
+    seconds: float
+    document: Mapping[str, Any]
+
+
+class Stages:
+    """The stages of one folder, in the order in which they are asked for."""
+
+    def __init__(self, folder: Path, talk: Talk) -> None:
+        self._folder, self._talk = folder, talk
+        self.done: list[Done] = []
+
+    def run(self, stage: Stage) -> Done:
+        """The stage, done now or before. What it raises, or a bad result, ends the job with its name."""
+        key = inputs_hash(stage)
+        folder = self._folder / f"{stage.name}-{key[:8]}"
+        done = read_note(folder, stage, key)
+        if done is not None:
+            self._talk.say(f"{stage.name}: done before, in {folder}")
+        else:
+            self._talk.say(f"{stage.name}: in {folder}")
+            done = self._work(stage, folder, key)
+        self.done.append(done)
+        return done
+
+    def _work(self, stage: Stage, folder: Path, key: str) -> Done:
+        began_s = time.monotonic()
+        try:
+            result = stage.work(folder)
+        except ShakedownError as problem:
+            raise type(problem)(f"{stage.name}: {problem.message}", *problem.hints) from problem
+        if result.exit_code is not ExitCode.GOOD:
+            first, *others = result.lines
+            raise DataProblem(f"{stage.name}: {first}", *others)
+        seconds = time.monotonic() - began_s
+        note = {"stage": stage.name, "inputs": key, "seconds": seconds, "document": result.document}
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            write_whole(folder / NOTE, json.dumps(note, indent=2).encode() + b"\n")
+        except OSError as problem:
+            raise HostProblem(f"{folder / NOTE} cannot be written: {problem.strerror}") from None
+        for line in result.lines:
+            self._talk.say(f"  {line}")
+        return Done(name=stage.name, folder=folder, seconds=seconds, document=result.document)
+
+
+def read_note(folder: Path, stage: Stage, key: str) -> Done | None:
+    """The stage as it was finished, None where it was not. Raises DataProblem for a broken note."""
+    path = folder / NOTE
+    if not path.is_file():
+        return None
+    try:
+        note = json.loads(path.read_bytes())
+        found = Done(
+            name=stage.name, folder=folder, seconds=float(note["seconds"]), document=dict(note["document"])
+        )
+    except (ValueError, KeyError, TypeError) as problem:
+        raise DataProblem(
+            f"{path} is broken: {problem!r}", f"remove {folder} to do that stage again"
+        ) from None
+    return found if note.get("inputs") == key else None
+
+
+def inputs_hash(stage: Stage) -> str:
+    """SHA-256 of the settings and of every input's content. Raises HostProblem for one not to be read."""
+    digest = hashlib.sha256(json.dumps([stage.name, stage.settings], sort_keys=True).encode())
+    for path in stage.inputs:
+        try:
+            with open(path, "rb") as file:
+                while block := file.read(BLOCK_BYTES):
+                    digest.update(block)
+        except OSError as problem:
+            raise HostProblem(f"{path} cannot be read: {problem.strerror}") from None
+    return digest.hexdigest()

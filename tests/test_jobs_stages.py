@@ -1,0 +1,88 @@
+"""Stages: done once for what went into them, done again for anything else, never half."""
+
+from pathlib import Path
+
+import pytest
+
+from shakedown.errors import DataProblem, HostProblem, ShakedownError
+from shakedown.jobs.result import ExitCode, JobResult, Progress
+from shakedown.jobs.stages import Stage, Stages
+
+
+class Heard:
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+
+    def say(self, text: str) -> None:
+        self.lines.append(text)
+
+    def progress(self, progress: Progress) -> None:
+        pass
+
+
+class Counting:
+    """Work that counts how often it was done, and goes on from what it finds."""
+
+    def __init__(self, code: ExitCode = ExitCode.GOOD) -> None:
+        self.times, self._code = 0, code
+
+    def __call__(self, folder: Path) -> JobResult:
+        self.times += 1
+        folder.mkdir(exist_ok=True)
+        return JobResult(document={"times": self.times}, lines=[f"time {self.times}"], exit_code=self._code)
+
+
+def stage(work: object, *inputs: Path, **settings: object) -> Stage:
+    return Stage(name="train", settings=settings, inputs=inputs, work=work)  # type: ignore[arg-type]
+
+
+def test_a_stage_is_done_once_and_its_document_is_kept(tmp_path: Path):
+    work = Counting()
+    first = Stages(tmp_path, Heard()).run(stage(work, epochs=1))
+    again = Stages(tmp_path, Heard()).run(stage(work, epochs=1))
+    assert work.times == 1
+    assert again == first
+    assert again.document == {"times": 1}
+
+
+def test_other_settings_or_other_inputs_are_another_stage_beside_the_first(tmp_path: Path):
+    work, data = Counting(), tmp_path / "data"
+    data.write_text("one")
+    folders = [Stages(tmp_path, Heard()).run(stage(work, data, epochs=1)).folder]
+    folders.append(Stages(tmp_path, Heard()).run(stage(work, data, epochs=2)).folder)
+    data.write_text("two")
+    folders.append(Stages(tmp_path, Heard()).run(stage(work, data, epochs=2)).folder)
+    assert len(set(folders)) == 3 == work.times
+    assert all(folder.is_dir() for folder in folders)
+
+
+def test_a_stage_that_failed_is_named_and_done_again(tmp_path: Path):
+    def fail(folder: Path) -> JobResult:
+        raise HostProblem("the disk is full", "free some")
+
+    with pytest.raises(HostProblem) as caught:
+        Stages(tmp_path, Heard()).run(stage(fail))
+    assert caught.value.message == "train: the disk is full"
+    assert caught.value.hints == ("free some",)
+    work = Counting()
+    Stages(tmp_path, Heard()).run(stage(work))
+    assert work.times == 1
+
+
+def test_a_bad_result_ends_the_chain_and_is_not_noted(tmp_path: Path):
+    with pytest.raises(DataProblem, match="train: time 1"):
+        Stages(tmp_path, Heard()).run(stage(Counting(ExitCode.BAD)))
+    assert not list(tmp_path.rglob("done.json"))
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", '{"seconds": 1}', '{"seconds": "x", "document": {}}'])
+def test_a_broken_note_is_named(tmp_path: Path, text: str):
+    folder = Stages(tmp_path, Heard()).run(stage(Counting())).folder
+    (folder / "done.json").write_text(text)
+    with pytest.raises(DataProblem, match=r"done\.json is broken"):
+        Stages(tmp_path, Heard()).run(stage(Counting()))
+
+
+def test_an_input_that_is_not_there_is_named(tmp_path: Path):
+    with pytest.raises(ShakedownError, match=r"samples\.jsonl cannot be read"):
+        Stages(tmp_path, Heard()).run(stage(Counting(), tmp_path / "samples.jsonl"))
