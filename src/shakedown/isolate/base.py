@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from shakedown.core import Cause, CauseKind, Check, Judgement, Match, Outcome, Rung, Workaround
+from shakedown.core import Cause, CauseKind, Check, Judgement, Match, Outcome, Rung, Verdict, Workaround
 from shakedown.isolate.judge import compare
 from shakedown.isolate.notebook import shows_nothing
 
@@ -56,7 +56,10 @@ def climb(ladder: Ladder, look: Callable[[Rung, bool], Outcome], top: Outcome) -
     is what safe mode has beyond the last of them.
     """
     below: Outcome | None = None
+    wrong = top.judgement.verdict is Verdict.WRONG  # made-up weights answer wrongly whatever is broken
     for rung in ladder.rungs:
+        if rung.same and wrong:
+            continue
         outcome = look(rung, False)
         if not outcome.judgement.serves:
             if shows_nothing(outcome) or (rung.same and _differs(outcome, top)):
@@ -70,7 +73,7 @@ def climb(ladder: Ladder, look: Callable[[Rung, bool], Outcome], top: Outcome) -
                 )
             outcome = second  # it failed once and passed once: nothing is proven by that
         below = outcome
-    if below is None or not ladder.beyond:
+    if below is None or wrong or not ladder.beyond:
         return NO_LADDER
     return RungFinding(
         rung=ladder.beyond, rung_fails=_seen((top,), top.judgement), next_simpler_passes=_passes(below)

@@ -10,12 +10,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from shakedown.core import Command, Factor, FactorKind, Launch, Rung, Verdict
+from shakedown.core import Command, Factor, Launch, Rung
+from shakedown.engines import engine_named
 from shakedown.engines.needs import needs_of
 from shakedown.isolate import Ladder
 from shakedown.isolate.factors import device_of
 from shakedown.jobs.reading import Reading
-from shakedown.rungs import ScriptRung, parameters, script_rungs, script_text
+from shakedown.rungs import PASSED, ScriptRung, parameters, script_rungs, script_text
+from shakedown.trial import Subject
 
 DUMMY, TINY = "dummy weights", "a tiny model of the architecture"
 WEIGHTS = "the weights of this model"
@@ -37,13 +39,19 @@ class Base:
 
     @property
     def scripts(self) -> tuple[ScriptRung, ...]:
-        return script_rungs(self.device, self.ranks) if self.command.interpreter else ()
+        told = self.known and self.command.interpreter
+        return script_rungs(self.device, self.ranks) if told else ()
+
+    @property
+    def known(self) -> bool:
+        """What a server stands on that no table knows cannot be told."""
+        return self.command.engine.name != "generic"
 
     @property
     def servers(self) -> tuple[str, ...]:
         """Rungs that are the engine itself with less to do; only where it can make up weights."""
         engine = self.command.engine
-        if not engine.random_weight_settings:
+        if not self.known or not engine.random_weight_settings:
             return ()
         return (TINY, DUMMY) if engine.override_flag and self.config.get(LAYERS, 0) > FEWEST else (DUMMY,)
 
@@ -70,6 +78,18 @@ class Base:
             self.folder.mkdir(parents=True, exist_ok=True)
             self.script_path(script).write_text(script_text(script.script))
         return script is not None
+
+    def watched(self, subject: Subject) -> Subject:
+        """A script is watched like any program, and passes by saying so: there is nothing to ask of it."""
+        return replace(
+            subject,
+            engine=engine_named("generic"),
+            port=None,
+            target=None,
+            ready_log=None,
+            passed_log=PASSED,
+            wrong_because="",
+        )
 
     def overrides(self) -> dict[str, Any]:
         """The user's own overrides, with few layers; what is listed layer by layer is cut with them."""
@@ -110,30 +130,26 @@ def model_config(command: Command) -> dict[str, Any]:
     return told if isinstance(told, dict) else {}
 
 
-def ladder_of(base: Base, factors: tuple[Factor, ...], failing: Verdict | None = None) -> Ladder:
-    """Rungs and cures. A launch that answers wrongly says nothing through made-up weights."""
-    servers = base.servers if failing is not Verdict.WRONG else ()
+def ladder_of(base: Base, factors: tuple[Factor, ...]) -> Ladder:
     scripts = [Rung(name=it.name, title=it.title) for it in base.scripts]
-    made_up = [Rung(name=name, title=f"the engine serves {name}", same=True) for name in servers]
+    made_up = [Rung(name=name, title=f"the engine serves {name}", same=True) for name in base.servers]
     return Ladder(
         rungs=(*scripts, *made_up),
-        beyond=WEIGHTS if DUMMY in servers else "",
+        beyond=WEIGHTS if base.servers else "",
         cures=cures_of(base, factors),
     )
 
 
 def cures_of(base: Base, factors: tuple[Factor, ...]) -> tuple[tuple[str, tuple[str, ...]], ...]:
-    """Other values of what the engine picks itself, or the user chose for it: backends."""
-    siblings = {it.flag: it.values for it in base.command.engine.siblings if base.device in it.devices}
+    """Other values of the backends that the engine picks itself, or that the user picked for it."""
+    engine = base.command.engine
+    backends = {switch.argv[0] for switch in engine.switches if switch.backend and switch.argv}
     found: list[tuple[str, tuple[str, ...]]] = []
     for factor in factors:
-        if factor.kind is not FactorKind.BACKEND:
-            continue
-        flag = next((flag for flag in siblings if flag in (*factor.add_argv, *factor.was.split())), None)
-        tried = {*factor.add_argv, *factor.was.split()}
-        found += [
-            (factor.name, (flag, value))
-            for value in siblings.get(flag or "", ())
-            if flag and value not in tried
-        ]
+        words = {*factor.add_argv, *factor.was.split()}
+        for sibling in engine.siblings:
+            if sibling.flag in words & backends and base.device in sibling.devices:
+                tried = words if factor.drop_argv else set(factor.add_argv)
+                values = [value for value in sibling.values if value not in tried]
+                found += [(factor.name, (sibling.flag, value)) for value in values]
     return tuple(found[:MOST_CURES])

@@ -4,11 +4,21 @@ It runs none of them; each is text that a host feeds to an interpreter, and need
 """
 
 from shakedown.rungs.answers import read_findings
-from shakedown.rungs.table import CHECKS, PASSED, Script, ScriptRung, parameters, script_rungs, script_text
+from shakedown.rungs.table import (
+    CHECKS,
+    PASSED,
+    SCRIPT_RUNGS,
+    Script,
+    ScriptRung,
+    parameters,
+    script_rungs,
+    script_text,
+)
 
 __all__ = [
     "CHECKS",
     "PASSED",
+    "SCRIPT_RUNGS",
     "Script",
     "ScriptRung",
     "parameters",
