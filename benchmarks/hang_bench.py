@@ -26,6 +26,7 @@ from hang_starts import Start
 from real_faults import BASE_ENV, OWN_VARIABLES, VERSIONS_SCRIPT, say
 
 from shakedown.core import Judgement, Launch, Phase, Verdict
+from shakedown.errors import ShakedownError
 from shakedown.host.execution import execute
 from shakedown.host.reach import free_port
 from shakedown.jobs.reading import own_limits, read_request
@@ -123,8 +124,8 @@ class Bench:
                     for setup in start.setups:
                         setups.enter_context(SETUPS[setup](stage))
                     return row | self._watch(start, stage, rows)
-            except NotMade as reason:
-                return row | {"not_made": str(reason)}
+            except (NotMade, ShakedownError) as reason:
+                return row | {"not_made": without_places(str(reason), {})}
 
     def _stage(self, start: Start, work: Path) -> HardStage:
         cache = work / "cache"

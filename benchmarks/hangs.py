@@ -124,7 +124,8 @@ def run(given: argparse.Namespace) -> None:
         known = kept().get("starts", {})
         print(ROW.format("start", "said", "s", "latency", ""), flush=True)
         try:
-            for batch in chosen(given.only, set(known), given.limit, given.again):
+            made = {id_ for id_, row in known.items() if "not_made" not in row}
+            for batch in chosen(given.only, made, given.limit, given.again):
                 turn.take() if any(start.real for start in batch) else turn.give()
                 rows = bench.run(batch, known)
                 known |= rows

@@ -46,6 +46,7 @@ class Trace:
     lines: tuple[tuple[float, str], ...]
     samples: tuple[tuple[float, tuple[ProcessSample, ...]], ...]
     dumps: tuple[tuple[float, StackDump], ...] = ()
+    natives: tuple[tuple[float, StackDump], ...] = ()
     exit: Exit | None = None
     ended_s: float | None = None
 
@@ -58,10 +59,12 @@ class Trace:
     @classmethod
     def read(cls, stem: Path, *, exit: Exit | None = None, ended_s: float | None = None) -> Trace:
         """Reads STEM.times, STEM.proc.jsonl and STEM.stacks, each also gzipped; one may be absent."""
+        stacks = _text(stem, ".stacks")
         return cls(
             lines=tuple(_timed_lines(_text(stem, ".times"))),
             samples=tuple(_samples(_text(stem, ".proc.jsonl"))),
-            dumps=tuple(_dumps(_text(stem, ".stacks"))),
+            dumps=tuple(_dumps(stacks, native=False)),
+            natives=tuple(_dumps(stacks, native=True)),
             exit=exit,
             ended_s=ended_s,
         )
@@ -116,8 +119,9 @@ class ReplayHost:
     def stacks(self, pid: int, *, native: bool = False) -> StackDump | Missing:
         """The latest dump of that process up to now; recordings hold a few dumps, taken in silences."""
         self.asked_for_stacks += 1
-        found = [dump for at_s, dump in self._trace.dumps if at_s <= self._now_s and dump.pid == pid]
-        return found[-1] if found and not native else Missing(what=f"stack of {pid}", why="not recorded")
+        dumps = self._trace.natives if native else self._trace.dumps
+        found = [dump for at_s, dump in dumps if at_s <= self._now_s and dump.pid == pid]
+        return found[-1] if found else Missing(what=f"stack of {pid}", why="not recorded")
 
     def socket_bytes(self, pids: Sequence[int]) -> Mapping[int, int] | Missing:
         return Missing(what="socket bytes", why="not recorded")
@@ -192,7 +196,7 @@ def _sample(entry: dict[str, Any], started_ticks: int) -> ProcessSample:
         wchan="" if entry["wchan"] == "0" else entry["wchan"],
         cpu_s=entry["ut"] + entry["st"],
         children_cpu_s=entry.get("children_cpu", 0.0),
-        rss_bytes=entry["rss_mb"] * _MIB,
+        rss_bytes=int(entry["rss_mb"] * _MIB),
         minor_faults=entry.get("minflt", 0),
         read_bytes=entry["rchar"],
         written_bytes=entry["wchar"],
@@ -200,12 +204,12 @@ def _sample(entry: dict[str, Any], started_ticks: int) -> ProcessSample:
     )
 
 
-def _dumps(text: str) -> Iterator[tuple[float, StackDump]]:
-    """Sections `===== … t=SECONDS`, in them per process a line `--- {'pid': N, …}` and py-spy's dump."""
+def _dumps(text: str, *, native: bool) -> Iterator[tuple[float, StackDump]]:
+    """Sections `===== … [native] t=SECONDS`, in them per process `--- {'pid': N, …}` and py-spy's dump."""
     for section in re.split(r"^===+ ", text, flags=re.M)[1:]:
         head, _, body = section.partition("\n")
         when = re.search(r"t=([\d.]+)", head)
-        if when is None:
+        if when is None or native != (" native " in head):
             continue
         for part in re.split(r"^--- \{'pid': ", body, flags=re.M)[1:]:
             threads = tuple(_threads(part))

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
-from shakedown.core import Engine, Evidence, Frame, GpuUse, Host, Listener, Missing, Phase, ProcessSample, Run
+from shakedown.core import Engine, Evidence, GpuUse, Host, Listener, Missing, Phase, ProcessSample, Run
+from shakedown.watch.looks import Looks
 from shakedown.watch.proc import (
     BUSY_SHARE,
     BYTES_PER_S,
@@ -21,18 +22,7 @@ from shakedown.watch.proc import (
     Vanished,
 )
 from shakedown.watch.situation import Limits, ProcessView
-from shakedown.watch.stacks import (
-    StackMemory,
-    computes,
-    is_tracker,
-    main_frames,
-    meaningful,
-    phase_of,
-    places,
-    show,
-    spins,
-    waits_for_other,
-)
+from shakedown.watch.stacks import meaningful, show
 
 METER_AFTER_S = 3.0  # sockets and GPU cost more than /proc: they are read only in a silence
 METER_EVERY_S = 4.0
@@ -40,27 +30,6 @@ PORT_EVERY_S = 1.0
 SLOW_ROUND_S = 15.0  # between stacks once the first rounds decided nothing
 GIVE_UP_AFTER = 3  # failed looks at one process in one silence
 STACKS_PER_ROUND = 24  # a compile pool has hundreds of sleeping children
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Traits:
-    """What the latest stack of a process says of it."""
-
-    frames: tuple[Frame, ...] = ()
-    tracker: bool = False
-    waits: bool = False
-    computes: bool = False
-    looks: int = 0  # at the same place
-    spun: int = 0  # of these, with a leaf that spins
-    phase: Phase | None = None
-
-    @property
-    def spins(self) -> bool:
-        """In most looks: a kernel of many threads is caught in a barrier now and then, and moves on."""
-        return 2 * self.spun > self.looks
-
-
-_UNSEEN = _Traits()
 
 
 class Readings:
@@ -72,8 +41,7 @@ class Readings:
         self._sockets = Meter("sockets", per_s=BYTES_PER_S)
         self._gpu = Meter("GPU memory", step=GPU_STEP)
         self._gpu_use: dict[int, GpuUse] = {}
-        self._stack_memory = StackMemory()
-        self._traits: dict[int, _Traits] = {}
+        self._looks = Looks(engine)
         self._unreadable: dict[int, int] = {}
         self._ranks: dict[int, str] = {}
         self._missing: dict[str, tuple[str, float]] = {}
@@ -160,41 +128,28 @@ class Readings:
                 self._unreadable[pid] = self._unreadable.get(pid, 0) + 1
                 self._miss(Missing(what=f"stack of {memory.sample.name} {pid}", why=dump.why), now_s)
                 continue
-            frames = main_frames(dump)
-            if self._stack_memory.is_new(pid, frames, now_s) and not is_tracker(frames):
+            if self._looks.see(pid, dump, now_s):
                 yield Progress(signal="stack", pid=pid, name=memory.sample.name, at_s=now_s)
-            leaf = frames
-            if suspicious and (memory.starved or (memory.cpu_share() or 0.0) > BUSY_SHARE):
+            elif suspicious and self._is_busy(memory):  # it stops the process for a moment, or for seconds
                 native = self._host.stacks(pid, native=True)
-                leaf = frames if isinstance(native, Missing) else main_frames(native)
-            before = self._traits.get(pid, _UNSEEN)
-            self._traits[pid] = self._classify(frames, leaf, before if before.frames == frames else _UNSEEN)
+                if not isinstance(native, Missing):
+                    self._looks.see_native(pid, native)
+
+    def _is_busy(self, memory: Memory) -> bool:
+        return memory.starved or (memory.cpu_share() or 0.0) > BUSY_SHARE
 
     def _can_be_read(self, memory: Memory) -> bool:
         """A stopped process answers no debugger, a compiler has no Python stack, nor has a shell."""
         hopeless = self._unreadable.get(memory.sample.pid, 0) >= GIVE_UP_AFTER
         return not (memory.compiles or memory.sample.state == "T" or hopeless)
 
-    def _classify(self, frames: tuple[Frame, ...], leaf: tuple[Frame, ...], before: _Traits) -> _Traits:
-        """Once per stack, not once per step: a stack has 25 frames and the lists 60 fragments."""
-        return _Traits(
-            frames=frames,
-            tracker=is_tracker(frames),
-            waits=waits_for_other(frames, self._engine),
-            computes=computes(frames, self._engine),
-            looks=before.looks + 1,
-            spun=before.spun + spins(leaf),
-            phase=phase_of(places(frames), self._engine),
-        )
-
     def forget_rounds(self, now_s: float, *, keep: bool) -> None:
         """Something moved: the rounds of this silence are over. `keep`: it was only a stack."""
         self._rounds_over_s.clear()
+        self._looks.forget(now_s, keep=keep)
         if not keep:
             self._round_s.clear()
-            self._traits.clear()
             self._unreadable.clear()
-            self._stack_memory.forget(now_s)
 
     # --- what the readings come to ----------------------------------------------------------------------
 
@@ -217,7 +172,9 @@ class Readings:
 
     def stack_phases(self) -> Iterable[tuple[str, Phase]]:
         """Where the latest stacks of a silence place each rank; one that waits for others is nowhere."""
-        for pid, traits in self._traits.items():
+        for memory in self._book.memories.values():
+            pid = memory.sample.pid
+            traits = self._looks.of(pid)
             if traits.phase is not None and not traits.waits:
                 yield self._ranks.get(pid, ""), traits.phase
 
@@ -226,7 +183,7 @@ class Readings:
 
     def _view(self, memory: Memory, now_s: float) -> ProcessView:
         sample = memory.sample
-        seen = self._traits.get(sample.pid, _UNSEEN)
+        seen = self._looks.of(sample.pid)
         use = self._gpu_use.get(sample.pid)
         return ProcessView(
             pid=sample.pid,
@@ -242,7 +199,7 @@ class Readings:
             computes=seen.computes,
             spins=seen.spins,
             gpu_busy=use is not None and bool(use.utilisation_percent),
-            starved=memory.starved,
+            starved=memory.starved or seen.works,
         )
 
     def evidence(self, now_s: float) -> Iterator[Evidence]:

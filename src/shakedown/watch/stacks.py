@@ -48,6 +48,11 @@ def main_frames(dump: StackDump) -> tuple[Frame, ...]:
     return dump.threads[0].frames if dump.threads else ()
 
 
+def awake_threads(dump: StackDump) -> dict[str, tuple[Frame, ...]]:
+    """The threads that run or want to, by name; of several with one name the last."""
+    return {thread.name: thread.frames for thread in dump.threads if thread.active and thread.frames}
+
+
 def short_file(file: str) -> str:
     """A path from its package on, so that two machines agree."""
     for root in ("site-packages/", "dist-packages/"):
@@ -115,17 +120,17 @@ def phase_of(spelled: tuple[str, ...], engine: Engine) -> Phase | None:
 
 
 class StackMemory:
-    """The places each process has been seen in lately."""
+    """The places each thread has been seen in lately."""
 
     def __init__(self) -> None:
-        self._seen: dict[int, dict[tuple[Frame, ...], float]] = {}
+        self._seen: dict[tuple[int, str], dict[tuple[Frame, ...], float]] = {}
 
-    def is_new(self, pid: int, frames: tuple[Frame, ...], at_s: float) -> bool:
-        """Whether a process is where it was not in the last minute. The first look is no movement.
+    def is_new(self, pid: int, thread: str, frames: tuple[Frame, ...], at_s: float) -> bool:
+        """Whether a thread is where it was not in the last minute. The first look is no movement.
 
         A place stays known while it is looked at again, so a loop over a few lines soon has no new one.
         """
-        seen = self._seen.setdefault(pid, {})
+        seen = self._seen.setdefault((pid, thread), {})
         known = bool(seen)
         new = frames not in seen
         seen[frames] = at_s

@@ -1,0 +1,99 @@
+"""What the looks at the stacks of a silence come to: where each process stands, works, spins, or moves on.
+
+It never takes a stack itself.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from shakedown.core import Engine, Frame, Phase, StackDump
+from shakedown.watch.stacks import (
+    StackMemory,
+    awake_threads,
+    computes,
+    is_tracker,
+    main_frames,
+    phase_of,
+    places,
+    spins,
+    waits_for_other,
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Traits:
+    """What the stacks of one process say of it; the counts are of looks since something moved."""
+
+    frames: tuple[Frame, ...] = ()
+    tracker: bool = False
+    waits: bool = False
+    computes: bool = False
+    phase: Phase | None = None
+    looks: int = 0
+    awake: int = 0  # with a thread that ran or wanted to
+    natives: int = 0
+    spun: int = 0  # with a native leaf that spins
+
+    @property
+    def works(self) -> bool:
+        """Whether a thread, not only the main one, runs or wants to in most looks."""
+        return 2 * self.awake > self.looks
+
+    @property
+    def spins(self) -> bool:
+        """In most looks: a kernel of many threads is caught in a barrier now and then, and moves on."""
+        return 2 * self.spun > self.natives if self.natives else spins(self.frames)
+
+
+UNSEEN = Traits()
+
+
+class Looks:
+    """Remembers the looks of a silence, process by process."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._memory = StackMemory()
+        self._traits: dict[int, Traits] = {}
+
+    def of(self, pid: int) -> Traits:
+        return self._traits.get(pid, UNSEEN)
+
+    def see(self, pid: int, dump: StackDump, at_s: float) -> bool:
+        """Takes in one look; True if the process is where it was not in the last minute.
+
+        The main thread counts, and every thread that is at work: a server's main thread waits for
+        requests while another one answers them.
+        """
+        frames, awake = main_frames(dump), awake_threads(dump)
+        threads = {"MainThread": frames, **awake}
+        new = [self._memory.is_new(pid, name, places_, at_s) for name, places_ in threads.items()]
+        before = self.of(pid)
+        self._traits[pid] = Traits(
+            frames=frames,
+            tracker=is_tracker(frames),
+            waits=waits_for_other(frames, self._engine),
+            computes=any(computes(each, self._engine) for each in threads.values()),
+            phase=phase_of(places(frames), self._engine),
+            looks=before.looks + 1,
+            awake=before.awake + bool(awake),
+            natives=before.natives,
+            spun=before.spun,
+        )
+        return any(new) and not is_tracker(frames)
+
+    def see_native(self, pid: int, dump: StackDump) -> None:
+        """The same place with its native frames."""
+        traits = self.of(pid)
+        spun = traits.spun + spins(main_frames(dump))
+        self._traits[pid] = replace(traits, natives=traits.natives + 1, spun=spun)
+
+    def forget(self, at_s: float, *, keep: bool) -> None:
+        """Something moved. `keep`: it was only a stack, so where everybody stands is still known."""
+        if keep:
+            for pid, traits in self._traits.items():
+                self._traits[pid] = replace(traits, looks=0, awake=0, natives=0, spun=0)
+        else:
+            self._traits.clear()
+            self._memory.forget(at_s)
