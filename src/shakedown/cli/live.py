@@ -62,6 +62,8 @@ class LiveTalk:
             no_wrap=True,
         )
         body = [Text(line, style="dim", overflow="ellipsis", no_wrap=True) for line in self._lines]
+        if progress.note:
+            body.append(Text(progress.note, style="yellow", overflow="ellipsis", no_wrap=True))
         return Group(head, *body)
 
     def close(self) -> None:

@@ -40,7 +40,8 @@ class PlainTalk:
             return
         self._last, self._said_at_s = now, progress.at_s
         quiet = f", quiet for {progress.quiet_s:.0f} s" if progress.quiet_s >= 5 else ""
-        write_error(f"{progress.at_s:6.1f} s  {progress.phase.value:<13} {progress.state}{quiet}")
+        note = f": {progress.note}" if progress.note else ""
+        write_error(f"{progress.at_s:6.1f} s  {progress.phase.value:<13} {progress.state}{quiet}{note}")
 
 
 def choose_talk(*, quiet: bool = False) -> Talk:

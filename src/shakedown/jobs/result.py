@@ -35,7 +35,7 @@ class JobResult:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Progress:
-    """How a launch stands: for the live view and for plain lines."""
+    """How a launch stands: for the live view and for plain lines. `note` says what a silence looks like."""
 
     at_s: float
     title: str
@@ -43,6 +43,7 @@ class Progress:
     state: str
     quiet_s: float
     lines: tuple[tuple[LogLine, bool], ...] = ()  # with: is it noise, to be folded
+    note: str = ""
 
 
 class Talk(Protocol):

@@ -88,6 +88,7 @@ def looking_on(talk: Talk, title: str) -> Callable[[Assessment], None]:
                 state=assessment.state.value,
                 quiet_s=assessment.quiet_s,
                 lines=tuple((seen.line, seen.noise) for seen in assessment.new_lines),
+                note=assessment.note,
             )
         )
 
