@@ -243,6 +243,7 @@ def test_truncated_answers_are_left_out_unless_asked_for(target: Path, tmp_path:
         (["vllm", "--empty"], 99, "empty answer", "left-out.jsonl"),
         (["chat", "--empty"], 99, "empty answer", "left-out.jsonl"),
         (["vllm", "--refuse", "please"], 99, "refused by the server", "left-out.jsonl"),
+        (["chat", "--thinks"], 99, "the template does not give it back", "--reasoning drop"),
     ],
 )
 def test_where_nothing_can_be_kept_it_stops_early_and_says_why(

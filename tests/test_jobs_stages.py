@@ -56,6 +56,18 @@ def test_other_settings_or_other_inputs_are_another_stage_beside_the_first(tmp_p
     assert all(folder.is_dir() for folder in folders)
 
 
+def test_a_stage_that_is_to_reach_further_goes_on_in_its_folder(tmp_path: Path):
+    work = Counting()
+    folders = [
+        Stages(tmp_path, Heard())
+        .run(Stage(name="synth", settings={}, extent={"samples": n}, work=work))
+        .folder
+        for n in (5, 5, 9)
+    ]
+    assert len(set(folders)) == 1
+    assert work.times == 2
+
+
 def test_a_stage_that_failed_is_named_and_done_again(tmp_path: Path):
     def fail(folder: Path) -> JobResult:
         raise HostProblem("the disk is full", "free some")

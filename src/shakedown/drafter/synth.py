@@ -116,8 +116,8 @@ def refuse_hopeless(kept: int, left_out: Counter[Reason]) -> None:
 HINTS = {
     Reason.TRUNCATED: "raise --max-tokens, or keep them with --keep-truncated",
     Reason.TOKENIZER: "--target must be the very model that the server serves",
+    Reason.TEMPLATE: "if it is the reasoning: --reasoning drop, or a server that tells tokens (vLLM, SGLang)",
     Reason.USER_TURN: "this model writes no user turns; give --prompts",
-    Reason.REFUSED: "the server's own words are above",
 }
 
 

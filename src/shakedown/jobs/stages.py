@@ -9,7 +9,7 @@ import hashlib
 import json
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -25,11 +25,13 @@ BLOCK_BYTES = 1 << 20
 class Stage:
     """`settings` are JSON, `inputs` files whose content counts; `work` is handed the stage's folder.
 
-    `work` must go on by itself where it finds its folder begun.
+    `work` must go on by itself where it finds its folder begun, and also where `extent`, such as a number
+    of samples, has grown: that does not make another folder.
     """
 
     name: str
     settings: Mapping[str, Any]
+    extent: Mapping[str, Any] = field(default_factory=dict)
     inputs: Sequence[Path] = ()
     work: Callable[[Path], JobResult]
 
@@ -55,16 +57,17 @@ class Stages:
         """The stage, done now or before. What it raises, or a bad result, ends the job with its name."""
         key = inputs_hash(stage)
         folder = self._folder / f"{stage.name}-{key[:8]}"
-        done = read_note(folder, stage, key)
+        note_key = {"inputs": key, "extent": dict(stage.extent)}
+        done = read_note(folder, stage, note_key)
         if done is not None:
             self._talk.say(f"{stage.name}: done before, in {folder}")
         else:
             self._talk.say(f"{stage.name}: in {folder}")
-            done = self._work(stage, folder, key)
+            done = self._work(stage, folder, note_key)
         self.done.append(done)
         return done
 
-    def _work(self, stage: Stage, folder: Path, key: str) -> Done:
+    def _work(self, stage: Stage, folder: Path, key: Mapping[str, Any]) -> Done:
         began_s = time.monotonic()
         try:
             result = stage.work(folder)
@@ -74,7 +77,7 @@ class Stages:
             first, *others = result.lines
             raise DataProblem(f"{stage.name}: {first}", *others)
         seconds = time.monotonic() - began_s
-        note = {"stage": stage.name, "inputs": key, "seconds": seconds, "document": result.document}
+        note = {"stage": stage.name, **key, "seconds": seconds, "document": result.document}
         try:
             folder.mkdir(parents=True, exist_ok=True)
             write_whole(folder / NOTE, json.dumps(note, indent=2).encode() + b"\n")
@@ -85,7 +88,7 @@ class Stages:
         return Done(name=stage.name, folder=folder, seconds=seconds, document=result.document)
 
 
-def read_note(folder: Path, stage: Stage, key: str) -> Done | None:
+def read_note(folder: Path, stage: Stage, key: Mapping[str, Any]) -> Done | None:
     """The stage as it was finished, None where it was not. Raises DataProblem for a broken note."""
     path = folder / NOTE
     if not path.is_file():
@@ -99,7 +102,7 @@ def read_note(folder: Path, stage: Stage, key: str) -> Done | None:
         raise DataProblem(
             f"{path} is broken: {problem!r}", f"remove {folder} to do that stage again"
         ) from None
-    return found if note.get("inputs") == key else None
+    return found if all(note.get(name) == value for name, value in key.items()) else None
 
 
 def inputs_hash(stage: Stage) -> str:
