@@ -23,6 +23,7 @@ from shakedown.core import Launch
 from shakedown.drafter.conversation import Wishes
 from shakedown.drafter.samples import Sample, read_samples
 from shakedown.drafter.server import Sampling
+from shakedown.drafter.transport import ServerLost
 from shakedown.errors import DataProblem, UsageError
 from shakedown.host import reach
 from shakedown.jobs.draft_synth import synth_job
@@ -287,6 +288,21 @@ def test_a_template_that_does_not_round_trip_is_refused_and_shown(tmp_path: Path
         synth(target, server.base_url, tmp_path / "out", prompts=prompts)
     assert re.search("france|paris|hello", "".join(caught.value.hints), re.IGNORECASE)
     assert samples_in(tmp_path / "out") == []
+
+
+def test_a_server_that_dies_costs_what_was_under_way_and_no_more(
+    target: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr("shakedown.drafter.transport.PATIENCE_S", 0.5)
+    prompts, out = questions(tmp_path / "p.jsonl", 40), tmp_path / "out"
+    with serving(SERVER, "vllm", "--die-after", "20") as server, pytest.raises(ServerLost) as caught:
+        synth(target, server.base_url, out, prompts=prompts)
+    kept = len(samples_in(out))
+    assert f"{kept} samples are kept; the same command goes on" in caught.value.hints[0]
+    assert 14 <= kept <= 19
+    with serving(SERVER, "vllm") as server:
+        synth(target, server.base_url, out, prompts=prompts)
+    assert [sample.id for sample in samples_in(out)] == [f"{n:07d}" for n in range(40)]
 
 
 def test_a_busy_server_is_waited_for(target: Path, tmp_path: Path):

@@ -32,6 +32,7 @@ class Standing:
     """How far a synthesis is. `made` counts every token of this run, also of what was left out."""
 
     done: int
+    done_before: int
     wanted: int
     made: int
     seconds: float
@@ -40,6 +41,12 @@ class Standing:
     @property
     def tokens_per_s(self) -> float:
         return self.made / self.seconds if self.seconds > 0 else 0.0
+
+    @property
+    def left_s(self) -> float | None:
+        """How long the rest takes at the pace so far; None before anything is done."""
+        now = self.done - self.done_before
+        return self.seconds * (self.wanted - self.done) / now if now else None
 
 
 class Listener(Protocol):
@@ -68,11 +75,12 @@ def synthesise(
 ) -> Standing:
     """Holds the conversations, `concurrency` at a time. Raises ServerLost, HostProblem, DataProblem."""
     left_out: Counter[Reason] = Counter()
-    made, kept, began_s = 0, 0, time.monotonic()
+    made, kept, began_s, done_before = 0, 0, time.monotonic(), len(journal.done)
 
     def standing() -> Standing:
         return Standing(
             done=len(journal.done),
+            done_before=done_before,
             wanted=wanted,
             made=made,
             seconds=time.monotonic() - began_s,

@@ -58,6 +58,8 @@ class Client:
         data = json.dumps(body).encode()
         until, attempt = time.monotonic() + PATIENCE_S, 0
         while True:
+            if self._stopped.is_set():
+                raise ServerLost("no more is asked")
             try:
                 status, content = self._exchange(path, data)
                 said = f"answers {status}: {excerpt(content)}"

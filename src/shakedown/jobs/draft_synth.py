@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
+from datetime import timedelta
 from typing import Any, TypeVar
 
 from shakedown.drafter.conversation import Interview, LeftOut
@@ -12,7 +13,7 @@ from shakedown.drafter.prompts import read_prompts
 from shakedown.drafter.server import Way, find_way
 from shakedown.drafter.synth import Standing, synthesise, work_of
 from shakedown.drafter.template import Mismatch, load_template
-from shakedown.drafter.transport import Address, ask_once
+from shakedown.drafter.transport import Address, ServerLost, ask_once
 from shakedown.errors import UsageError
 from shakedown.jobs.request import LaunchRequest
 from shakedown.jobs.result import ExitCode, JobResult, Talk
@@ -93,16 +94,20 @@ class Synthesis:
         if way is Way.CHAT or not request.wishes.keep_reasoning:
             checked(template.check)  # only there it makes tokens of answers
         written = journal.first_turns if self._prompts is None else ()
-        self._standing = synthesise(
-            Interview(template, way, request.wishes, written),
-            address,
-            journal,
-            work_of(self._prompts, self._wanted, journal.done),
-            wanted=self._wanted,
-            concurrency=request.concurrency,
-            about=about(request, template, way),
-            listener=Speaker(self._talk),
-        )
+        try:
+            self._standing = synthesise(
+                Interview(template, way, request.wishes, written),
+                address,
+                journal,
+                work_of(self._prompts, self._wanted, journal.done),
+                wanted=self._wanted,
+                concurrency=request.concurrency,
+                about=about(request, template, way),
+                listener=Speaker(self._talk),
+            )
+        except ServerLost as problem:
+            kept = f"{journal.samples:,} samples are kept; the same command goes on from there"
+            raise ServerLost(problem.message, kept) from None
 
     def planned(self) -> JobResult:
         where = self.request.server or "the server that the command starts"
@@ -168,9 +173,10 @@ class Speaker:
     def standing(self, standing: Standing) -> None:
         rate = f"{standing.tokens_per_s:,.0f} tokens/s"
         out = f", {sum(standing.left_out.values())} left out" if standing.left_out else ""
-        self.talk.say(
-            f"{standing.seconds:6.0f} s  {standing.done:,} of {standing.wanted:,} held, {rate}{out}"
-        )
+        left_s = standing.left_s
+        left = f", {timedelta(seconds=round(left_s))} to go" if left_s is not None else ""
+        held = f"{standing.done:,} of {standing.wanted:,} held"
+        self.talk.say(f"{standing.seconds:6.0f} s  {held}, {rate}{out}{left}")
 
     def first_sample(self, shown: str) -> None:
         self.talk.say("the first sample; a drafter learns what stands in ⟦ ⟧:")
