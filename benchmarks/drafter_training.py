@@ -1,0 +1,220 @@
+"""Training speed of an EAGLE-3 drafter of real size, against speculators and a dense loop on the same data.
+
+    python benchmarks/drafter_training.py [--size llama --size kimi] [--density 1.0 --density 0.5]
+
+Random weights, 7 steps, a 32,000-token draft vocabulary, documents of 2048 to 4096 tokens. Prints loss tokens
+a second (generated tokens; prompt tokens count for nobody), peak memory, and the share of the card's own bf16
+peak: the arithmetic that the loss rows alone need, over the time, over what a large matrix product reaches on
+the same card a moment before. speculators (0.9.0) is its own `Trainer.train_epoch`; it must be importable.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import json
+import os
+import statistics
+import time
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from drafter_rivals import Dense, Ours, Size, Speculators, World, make_world, spread
+
+from shakedown import __version__
+from shakedown.drafter.provenance import provenance
+from shakedown.drafter.reference import learn_plainly
+from shakedown.drafter.teacher import TargetHead
+
+SIZES = {
+    "llama": Size(name="llama", hidden=4096, intermediate=14336, heads=32, kv_heads=8, vocab=128_256),
+    "kimi": Size(
+        name="kimi", hidden=7168, intermediate=18432, heads=64, kv_heads=64, vocab=163_840, layers=61
+    ),
+    "tiny": Size(
+        name="tiny", hidden=64, intermediate=160, heads=4, kv_heads=2, vocab=600, draft_vocab=300, layers=12
+    ),
+}
+STEPS = 7
+WARM_UP, TIMED = 3, 6
+
+
+def contestants(names: list[str]) -> dict[str, Callable[[World, torch.device], Any]]:
+    every: dict[str, Callable[[World, torch.device], Any]] = {
+        "ours": lambda world, device: Ours(world, device, steps=STEPS, freeze_head=False),
+        "ours-frozen": lambda world, device: Ours(world, device, steps=STEPS, freeze_head=True),
+        "speculators": lambda world, device: Speculators(world, device, steps=STEPS, train_head=False),
+        "speculators-head": lambda world, device: Speculators(world, device, steps=STEPS, train_head=True),
+        "dense": lambda world, device: Dense(world, device, steps=STEPS),
+    }
+    return {name: every[name] for name in names}
+
+
+def needed_flop(size: Size, lengths: list[int], density: float, *, head_trained: bool) -> float:
+    """Of a batch, forward and backward, on loss rows alone and nothing twice: no exact trainer can do less.
+
+    A trained weight costs 6 operations a row and a frozen one 4; the embedding's half of q, k and v is needed
+    once a row, not once a step; attention costs 3.5 times its forward pass.
+    """
+    config = size.config()
+    q, kv, hidden = config.query_width, 2 * config.key_width, size.hidden
+    layer = (q + kv) * hidden + q * hidden + 3 * hidden * size.intermediate
+    head = size.draft_vocab * hidden
+    total = 0.0
+    for length in lengths:
+        rows = round(length * density)
+        total += rows * STEPS * (6 * layer + (6 if head_trained else 4) * head)
+        total += rows * 6 * (q + kv) * hidden + rows * 2 * size.draft_vocab * hidden
+        total += length * 4 * 3 * hidden * hidden + (length - rows) * 6 * 2 * kv * hidden
+        total += STEPS * 3.5 * 4 * q * (length * length - (length - rows) ** 2) / 2
+    return total
+
+
+def peak_tflop(device: torch.device) -> float:
+    """A large bf16 product on random data, for a second or so: what the card reaches when warm."""
+    if device.type != "cuda":
+        return float("nan")
+    a, b = (torch.randn(8192, 8192, device=device, dtype=torch.bfloat16) for _ in range(2))
+    for _ in range(5):
+        a @ b
+    torch.cuda.synchronize()
+    began_s = time.perf_counter()
+    for _ in range(200):
+        a @ b
+    torch.cuda.synchronize()
+    return 200 * 2 * 8192**3 / (time.perf_counter() - began_s) / 1e12
+
+
+def timed(contestant: Any, device: torch.device, timed_steps: int) -> tuple[list[float], float, float]:
+    """Seconds of each timed step, peak bytes, and seconds that the first steps took (compiling)."""
+    wait = torch.cuda.synchronize if device.type == "cuda" else (lambda: None)
+    began_s = time.perf_counter()
+    for number in range(WARM_UP):
+        contestant.step(number)
+    wait()
+    first_s = time.perf_counter() - began_s
+    if device.type == "cuda":
+        torch.cuda.reset_peak_memory_stats()
+    seconds = []
+    for number in range(timed_steps):
+        began_s = time.perf_counter()
+        contestant.step(WARM_UP + number)
+        wait()
+        seconds.append(time.perf_counter() - began_s)
+    peak = torch.cuda.max_memory_allocated() if device.type == "cuda" else 0
+    return seconds, peak, first_s
+
+
+def check(device: torch.device) -> dict[str, float]:
+    """How far the device's fast path lies from the plain path on the CPU in fp32: loss and worst gradient."""
+    size = Size(name="check", hidden=256, intermediate=384, heads=4, kv_heads=2, vocab=900, draft_vocab=512)
+    lengths = [300, 170, 420, 33]
+    world = make_world(size, lengths, 0.6, 1, seed=3)
+    wanted = plain_gradients(world)
+    found = {}
+    for dtype in (torch.float32, torch.bfloat16):
+        ours = Ours(world, device, steps=STEPS, freeze_head=False)
+        ours.trainer.dtype, ours.trainer.drafter.embedding = dtype, world.drafter.embedding.to(dtype)
+        ours.trainer._head = TargetHead(world.head.to(device, dtype), world.vocabulary)
+        ours.packs = [pack.to(device, dtype) for pack in ours.packs]
+        sums = ours.trainer.learn(ours.packs, 1, str)
+        worst = max(
+            float((p.grad.cpu() - wanted[name]).norm() / wanted[name].norm())
+            for name, p in ours.trainer.drafter.named_parameters()
+        )
+        name = str(dtype).removeprefix("torch.")
+        found[f"{name} loss"] = abs(float(sums[0]) - float(wanted["loss"])) / float(wanted["loss"])
+        found[f"{name} gradient"] = worst
+        ours.trainer.optimiser.gradient.zero_()
+        world.drafter.cpu()
+    return found
+
+
+def plain_gradients(world: World) -> dict[str, torch.Tensor]:
+    drafter = world.drafter.float()
+    drafter.embedding = drafter.embedding.float()
+    total = torch.zeros(())
+    for document in world.batches[0]:
+        tokens, aux, last = document.tokens.long(), document.aux.float(), document.every_last.float()
+        whole, head = (world.drafter, world.vocabulary), world.head.float()
+        lesson = learn_plainly(*whole, head, tokens, document.mask, aux, last, steps=STEPS, decay=1.0)
+        total = total + lesson.total
+    total.backward()
+    found = {name: p.grad.clone() for name, p in drafter.named_parameters() if p.grad is not None}
+    drafter.zero_grad()
+    return {**found, "loss": total.detach()}
+
+
+def profile(contestant: Any, path: Path) -> None:
+    from torch.profiler import ProfilerActivity
+    from torch.profiler import profile as record
+
+    with record(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]) as found:
+        contestant.step(0)
+        torch.cuda.synchronize()
+    table = found.key_averages().table(sort_by="self_cuda_time_total", row_limit=60, max_name_column_width=90)
+    path.write_text(table)
+
+
+def main() -> None:
+    options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    options.add_argument("--size", action="append", choices=list(SIZES), default=None)
+    options.add_argument("--density", action="append", type=float, default=None, help="share of loss tokens")
+    options.add_argument("--loss-tokens", type=int, default=16_384, help="of a batch")
+    options.add_argument("--only", action="append", default=None, help="contestants")
+    options.add_argument("--timed", type=int, default=TIMED, help="steps")
+    options.add_argument("--check", action="store_true", help="compare with the plain path first")
+    options.add_argument("--profile", action="store_true", help="write a profile of one step each")
+    options.add_argument("--out", type=Path, default=Path(__file__).parent / "results")
+    chosen = options.parse_args()
+    names = chosen.only or ["ours", "ours-frozen", "speculators", "speculators-head", "dense"]
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    peak = peak_tflop(device)
+    found: dict[str, Any] = {"provenance": provenance(), "peak_tflop": peak, "rows": []}
+    print(f"shakedown {__version__}, torch {torch.__version__}, {found['provenance']['device']}", flush=True)
+    print(f"{STEPS} steps, batches of {chosen.loss_tokens} loss tokens, bf16 peak {peak:.0f} TFLOP/s here")
+    if chosen.check:
+        found["check"] = check(device)
+        print("distance from the plain path on the CPU: ", {k: f"{v:.1e}" for k, v in found["check"].items()})
+    print("size    loss  trainer                          loss tok/s   s/step     GB   peak  first s")
+    for size_name in chosen.size or ["llama", "kimi"]:
+        for density in chosen.density or [1.0, 0.5]:
+            size = SIZES[size_name]
+            low, high = (2048, 4096) if size_name != "tiny" else (128, 384)
+            lengths = spread(int(chosen.loss_tokens / density), low, high, seed=1)
+            for name, build in contestants(names).items():
+                row: dict[str, Any] = {"size": size_name, "density": density, "trainer": name}
+                try:
+                    world = make_world(size, lengths, density, 2, seed=0)
+                    contestant = build(world, device)
+                    seconds, bytes_, first_s = timed(contestant, device, chosen.timed)
+                    if chosen.profile and device.type == "cuda":
+                        profile(contestant, chosen.out / f"profile-{size_name}-{density}-{name}.txt")
+                    flop = needed_flop(
+                        size, lengths, density, head_trained=name in ("ours", "speculators-head", "dense")
+                    )
+                    median = statistics.median(seconds)
+                    row |= {"name": contestant.name, "version": contestant.version, "seconds": seconds}
+                    row |= {"loss_tokens_per_s": world.loss_tokens / median, "peak_bytes": bytes_}
+                    row |= {"peak_share": flop / median / 1e12 / peak, "first_s": first_s}
+                    speed = f"{world.loss_tokens / median:10,.0f} {median:8.3f} {bytes_ / 1e9:6.1f}"
+                    rest = f"{row['peak_share']:6.1%} {first_s:8.1f}"
+                    print(f"{size_name:6} {density:5.0%}  {contestant.name:32} {speed} {rest}", flush=True)
+                except (RuntimeError, ImportError, TypeError, ValueError, AttributeError) as problem:
+                    row["failed"] = f"{type(problem).__name__}: {problem}"[:2000]
+                    print(f"{size_name:6} {density:5.0%} {name:32} failed: {row['failed'][:300]}", flush=True)
+                    if os.environ.get("TRACE"):
+                        traceback.print_exc()
+                found["rows"].append(row)
+                (chosen.out / "drafter_training.json").write_text(json.dumps(found, indent=1) + "\n")
+                contestant = world = None
+                gc.collect()
+                if device.type == "cuda":
+                    torch.cuda.empty_cache()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,123 @@
+"""Packs in the order of the recipe, each gathered while the one before it is trained on.
+
+It never depends on what ran before: a step's packs follow from the seed, the epoch and the step alone, so a
+resumed run sees what an uninterrupted one would have seen.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any
+
+import torch
+
+from shakedown.drafter.packing import Pack, PackShape, Text, fit_shape, loss_rows, pack_documents, plan_packs
+from shakedown.drafter.recipe import Recipe
+from shakedown.errors import DataProblem
+
+AHEAD = 2  # packs in memory beside the one in use
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sizes:
+    """Tokens and loss rows of each document, by number."""
+
+    tokens: tuple[int, ...]
+    rows: tuple[int, ...]
+    taught: tuple[int, ...]  # loss rows that are trained at all
+
+    @classmethod
+    def of(cls, masks: Sequence[torch.Tensor]) -> Sizes:
+        found = [loss_rows(mask) for mask in masks]
+        return cls(
+            tokens=tuple(len(mask) for mask in masks),
+            rows=tuple(len(rows) for rows, _ in found),
+            taught=tuple(int((depth > 0).sum()) for _, depth in found),
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Curriculum:
+    """The documents of each pack of each optimiser step. `batches[step]` are its packs, of all processes."""
+
+    shape: PackShape
+    batches: tuple[tuple[tuple[int, ...], ...], ...]
+    steps_per_epoch: tuple[int, ...]
+    sizes: Sizes
+
+    def rows_taught(self, step: int) -> int:
+        """Loss rows of the whole batch: what its loss is divided by."""
+        return sum(self.sizes.taught[number] for pack in self.batches[step] for number in pack)
+
+
+def plan(sizes: Sizes, documents: Sequence[int], recipe: Recipe) -> Curriculum:
+    """All epochs over `documents`. Raises DataProblem where none has a row to train."""
+    useful = [number for number in documents if sizes.taught[number]]
+    if not useful:
+        raise DataProblem(
+            f"none of {len(documents)} documents has two generated tokens in a row: nothing can be trained"
+        )
+    tokens, rows = ([values[n] for n in useful] for values in (sizes.tokens, sizes.rows))
+    shape = fit_shape(tokens, rows, recipe.pack_rows)
+    batches: list[tuple[tuple[int, ...], ...]] = []
+    per_epoch: list[int] = []
+    for epoch in range(recipe.epochs):
+        packs = [
+            tuple(useful[n] for n in pack)
+            for pack in plan_packs(tokens, rows, shape, recipe.seed * 1_000_003 + epoch)
+        ]
+        grouped = [
+            tuple(packs[at : at + recipe.batch_packs]) for at in range(0, len(packs), recipe.batch_packs)
+        ]
+        batches += grouped
+        per_epoch.append(len(grouped))
+    return Curriculum(shape=shape, batches=tuple(batches), steps_per_epoch=tuple(per_epoch), sizes=sizes)
+
+
+def packs_of(
+    texts: Sequence[Any], packs: Sequence[tuple[int, ...]], shape: PackShape, *, pinned: bool
+) -> Iterator[Pack]:
+    """Each pack of `packs`, gathered from memory-mapped texts by one thread that runs ahead."""
+
+    def gather(numbers: tuple[int, ...]) -> Pack:
+        documents: list[tuple[int, Text]] = [(number, texts[number]) for number in numbers]
+        pack = pack_documents(documents, shape)
+        return pack.pin() if pinned else pack
+
+    return _ahead(gather, packs)
+
+
+def _ahead(gather: Callable[[tuple[int, ...]], Pack], packs: Sequence[tuple[int, ...]]) -> Iterator[Pack]:
+    with ThreadPoolExecutor(1, thread_name_prefix="packs") as pool:
+        waiting: list[Future[Pack]] = []
+        rest = iter(packs)
+        try:
+            while True:
+                waiting += [pool.submit(gather, pack) for pack in islice(rest, AHEAD - len(waiting))]
+                if not waiting:
+                    return
+                yield waiting.pop(0).result()
+        finally:
+            for future in waiting:
+                future.cancel()
+
+
+def refuse_broken(pack: Pack, place_of: Callable[[int], str]) -> None:
+    """States that are not finite are an error with its place; they would turn every weight into NaN."""
+    finite = torch.isfinite(pack.aux).all() & torch.isfinite(pack.last).all()
+    if bool(finite):
+        return
+    for span in pack.spans:
+        places = slice(span.first_token, span.first_token + span.tokens)
+        rows = slice(span.first_row, span.first_row + span.rows)
+        for what, part in (("aux", pack.aux[places]), ("last", pack.last[rows])):
+            broken = (~torch.isfinite(part)).any(1).nonzero().flatten()
+            if len(broken):
+                raise DataProblem(
+                    f"{place_of(span.document)}: {what} row {int(broken[0])} is not finite"
+                    f" ({len(broken)} of its {len(part)} rows)",
+                    "the capture went wrong there: remove that shard and extract its samples again",
+                )

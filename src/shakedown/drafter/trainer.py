@@ -1,0 +1,83 @@
+"""A drafter with its target's head and its optimiser on one device: learning from packs, and being judged.
+
+It never chooses a pack, and never touches the disk.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from shakedown.drafter.architecture import Drafter
+from shakedown.drafter.crew import Crew
+from shakedown.drafter.curves import Acceptance, Acceptances
+from shakedown.drafter.fast import Lesson, learn
+from shakedown.drafter.feed import refuse_broken
+from shakedown.drafter.optimiser import Optimiser
+from shakedown.drafter.packing import Pack
+from shakedown.drafter.recipe import Recipe
+from shakedown.drafter.teacher import TargetHead
+from shakedown.drafter.vocabulary import DraftVocabulary
+
+
+class Trainer:
+    """Weights and moments in fp32; the arithmetic in bf16 on a GPU, in fp32 on a CPU."""
+
+    def __init__(
+        self, drafter: Drafter, vocabulary: DraftVocabulary, target_head: Tensor, recipe: Recipe, crew: Crew
+    ) -> None:
+        self.recipe, self.crew, self.vocabulary = recipe, crew, vocabulary
+        self.dtype = torch.bfloat16 if crew.device.type == "cuda" else torch.float32
+        self.drafter = drafter.float().to(crew.device)
+        self.drafter.embedding = self.drafter.embedding.to(self.dtype)
+        self.drafter.lm_head.weight.requires_grad_(not recipe.freeze_head)
+        self.optimiser = Optimiser(self.drafter, recipe)
+        self._head = TargetHead(target_head.to(crew.device, self.dtype), vocabulary)
+
+    def learn(self, packs: Iterable[Pack], rows: int, place_of: Callable[[int], str]) -> Tensor:
+        """Adds the gradients of this process's packs of a batch with `rows` loss rows in all.
+
+        Hands back what `summed` makes of all processes' packs. Raises DataProblem for a broken state.
+        """
+        sums = torch.zeros(1 + 4 * self.recipe.steps, dtype=torch.float64, device=self.crew.device)
+        for pack in packs:
+            lesson = self._lesson(pack, rows, place_of)
+            lesson.total.backward()  # type: ignore[no-untyped-call]
+            sums += summed(lesson)
+        return self.crew.add_up(sums)
+
+    @torch.no_grad()
+    def evaluate(self, packs: Iterable[Pack], place_of: Callable[[int], str]) -> Acceptance:
+        """Over this process's packs and all others'."""
+        found = Acceptances(self.recipe.steps)
+        for pack in packs:
+            lesson = self._lesson(pack, 1, place_of)
+            found.add(lesson.trained, lesson.hits, [(span.first_row, span.rows) for span in pack.spans])
+        found.sums = self.crew.add_up(found.sums.to(self.crew.device)).cpu()
+        return found.result()
+
+    def _lesson(self, pack: Pack, rows: int, place_of: Callable[[int], str]) -> Lesson:
+        pack = pack.to(self.crew.device, self.dtype)
+        refuse_broken(pack, place_of)
+        teacher, recipe = self._head.teach(pack.last), self.recipe
+        return learn(self.drafter, pack, teacher, steps=recipe.steps, decay=recipe.decay, rows=rows)
+
+
+def summed(lesson: Lesson) -> Tensor:
+    """[1 + 4S] in fp64, so that processes exchange a batch's numbers in one call: see `told`."""
+    by_step = (lesson.losses, lesson.taught, lesson.hits.sum(1), lesson.trained.sum(1))
+    return torch.cat([lesson.total.detach().double()[None], *(row.double() for row in by_step)])
+
+
+def told(sums: Tensor) -> dict[str, Any]:
+    """`loss`: what is minimised. By step: the mean cross-entropy, and the share of rows drafted right."""
+    losses, taught, hits, trained = sums[1:].view(4, -1)
+    return {
+        "loss": float(sums[0]),
+        "loss_by_step": (losses / taught.clamp(min=1)).tolist(),
+        "right_by_step": (hits / trained.clamp(min=1)).tolist(),
+        "loss_rows": int(trained[0]),
+    }

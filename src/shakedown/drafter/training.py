@@ -1,0 +1,216 @@
+"""The training loop: batches in the recipe's order, curves as it goes, a checkpoint to go on from.
+
+It never decides what to train on or from what: a job hands it the trainer and the texts.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from itertools import accumulate, islice
+from pathlib import Path
+from typing import Any
+
+from shakedown.drafter.checkpoint import (
+    Checkpoint,
+    last_checkpoint,
+    load_checkpoint,
+    save_checkpoint,
+)
+from shakedown.drafter.curves import Acceptance, CurveFile
+from shakedown.drafter.feed import Curriculum, Sizes, packs_of, plan
+from shakedown.drafter.packing import Pack, plan_packs
+from shakedown.drafter.provenance import provenance
+from shakedown.drafter.trainer import Trainer, told
+from shakedown.errors import DataProblem, UsageError
+
+SAY_EVERY_S = 10.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Material:
+    """What is trained on. `texts` by number, as packing reads them; `place_of` names one in an error."""
+
+    texts: Sequence[Any]
+    sizes: Sizes
+    train: tuple[int, ...]
+    held_out: tuple[int, ...]
+    fingerprint: str
+    place_of: Callable[[int], str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rhythm:
+    """How often to look and to save, in optimiser steps: without influence on the result."""
+
+    evaluate_steps: int = 100
+    checkpoint_steps: int = 200
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    checkpoint: Path
+    steps: int
+    acceptance: Acceptance | None  # of the last look at held-out text
+
+
+class Training:
+    """One run of a recipe in the folder `out`, begun or gone on with."""
+
+    def __init__(
+        self, trainer: Trainer, material: Material, out: Path, rhythm: Rhythm, say: Callable[[str], None]
+    ) -> None:
+        self._trainer, self._material, self._out, self._rhythm = trainer, material, out, rhythm
+        self._say = say if trainer.crew.leads else _silent
+        self._plan = plan(material.sizes, material.train, trainer.recipe)
+        self._epoch_ends = frozenset(accumulate(self._plan.steps_per_epoch))
+        self._total = len(self._plan.batches)
+        self._begin = resume(trainer, material, out)
+        self._curves = CurveFile(out, resumed_at=self._begin) if trainer.crew.leads else None
+        self._clock = _Clock(self._total, self._begin)
+        self._acceptance: Acceptance | None = None
+
+    def run(self) -> Outcome:
+        if self._begin:
+            self._say(f"goes on after step {self._begin} of {self._total}")
+        feed = self._packs()
+        for number in range(self._begin, self._total):
+            self._step(number, feed)
+            done = number + 1
+            if done % self._rhythm.evaluate_steps == 0 or done in self._epoch_ends:
+                self._look(done)
+            if done % self._rhythm.checkpoint_steps == 0 or done in self._epoch_ends:
+                self._save(done)
+        checkpoint = last_checkpoint(self._out)
+        assert checkpoint is not None
+        return Outcome(checkpoint=checkpoint, steps=self._total, acceptance=self._acceptance)
+
+    def _packs(self) -> Iterator[Pack]:
+        crew = self._trainer.crew
+        mine = [pack for batch in self._plan.batches[self._begin :] for pack in crew.share(batch)]
+        pinned = crew.device.type == "cuda"
+        return packs_of(self._material.texts, mine, self._plan.shape, pinned=pinned)
+
+    def _step(self, number: int, feed: Iterator[Pack]) -> None:
+        trainer = self._trainer
+        turn = islice(feed, len(trainer.crew.share(self._plan.batches[number])))
+        values = told(trainer.learn(turn, self._plan.rows_taught(number), self._material.place_of))
+        if not math.isfinite(values["loss"]):
+            raise DataProblem(
+                f"the loss of step {number + 1} is {values['loss']}, of finite states: the training diverged",
+                f"give a lower learning rate than {trainer.recipe.learning_rate}, and another --out",
+            )
+        norm = trainer.optimiser.step(number, self._total)
+        self._clock.tick(values["loss_rows"])
+        if self._curves:
+            rate = trainer.recipe.rate(number, self._total)
+            speed = {"rows_per_s": round(self._clock.rows_per_s, 1)}
+            rest = {"gradient_norm": float(norm), "learning_rate": rate, **speed}
+            self._curves.write("step", number + 1, {**values, **rest})
+        if self._clock.is_due(number + 1):
+            self._say(self._clock.line(number + 1, values))
+
+    def _look(self, done: int) -> None:
+        """At the held-out texts, every process at its share."""
+        if not self._material.held_out:
+            return
+        crew, shape = self._trainer.crew, self._plan.shape
+        packs = crew.share(held_out_packs(self._material, self._plan))
+        feed = packs_of(self._material.texts, packs, shape, pinned=crew.device.type == "cuda")
+        self._acceptance = self._trainer.evaluate(feed, self._material.place_of)
+        if self._curves:
+            self._curves.write("held_out", done, asdict(self._acceptance))
+        self._say(f"step {done}: held out, {self._acceptance.line()}")
+        self._clock.pause()
+
+    def _save(self, done: int) -> None:
+        if self._trainer.crew.leads:
+            save_checkpoint(self._out, checkpoint_of(self._trainer, self._material, done))
+        self._clock.pause()
+
+
+def held_out_packs(material: Material, curriculum: Curriculum) -> tuple[tuple[int, ...], ...]:
+    sizes, numbers = material.sizes, material.held_out
+    tokens, rows = ([values[n] for n in numbers] for values in (sizes.tokens, sizes.rows))
+    packs = plan_packs(tokens, rows, curriculum.shape, seed=0)
+    return tuple(tuple(numbers[n] for n in pack) for pack in packs)
+
+
+def checkpoint_of(trainer: Trainer, material: Material, step: int) -> Checkpoint:
+    return Checkpoint(
+        step=step,
+        config=trainer.drafter.config,
+        recipe=trainer.recipe,
+        weights=trainer.drafter.state_dict(),
+        moments=trainer.optimiser.state(),
+        d2t=trainer.vocabulary.d2t,
+        provenance={**provenance(), "states": material.fingerprint, "processes": trainer.crew.size},
+    )
+
+
+def resume(trainer: Trainer, material: Material, out: Path) -> int:
+    """Puts the last checkpoint of `out` into the trainer; hands back its step, 0 where there is none.
+
+    Raises UsageError where it belongs to another training.
+    """
+    path = last_checkpoint(out)
+    if path is None:
+        return 0
+    found = load_checkpoint(path)
+    other = [name for name, here, there in _compared(trainer, material, found) if here != there]
+    if other:
+        raise UsageError(
+            f"{path} is of another training: {', '.join(other)} differ",
+            "give another --out, or the same options as before to go on with it",
+        )
+    trainer.drafter.load_state_dict(dict(found.weights))
+    trainer.optimiser.restore(found.moments, found.step)
+    return found.step
+
+
+def _compared(trainer: Trainer, material: Material, found: Checkpoint) -> Iterator[tuple[str, Any, Any]]:
+    here, there = asdict(trainer.recipe), asdict(found.recipe)
+    yield from ((name.replace("_", " "), here[name], there[name]) for name in here)
+    yield "the drafter's shape", trainer.drafter.config, found.config
+    yield "the draft vocabulary", trainer.vocabulary.d2t.tolist(), found.d2t.tolist()
+    yield "the states", material.fingerprint, found.provenance.get("states")
+
+
+class _Clock:
+    """Speed over the time spent in steps, and when to say something."""
+
+    def __init__(self, total: int, begin: int) -> None:
+        self._total, self._begin = total, begin
+        self._last_s = self._said_s = time.monotonic()
+        self._spent_s, self._rows, self._steps = 0.0, 0, 0
+
+    def tick(self, rows: int) -> None:
+        now_s = time.monotonic()
+        if self._steps:  # the first step compiles
+            self._spent_s, self._rows = self._spent_s + now_s - self._last_s, self._rows + rows
+        self._last_s, self._steps = now_s, self._steps + 1
+
+    def pause(self) -> None:
+        self._last_s = time.monotonic()
+
+    @property
+    def rows_per_s(self) -> float:
+        return self._rows / self._spent_s if self._spent_s else 0.0
+
+    def is_due(self, step: int) -> bool:
+        return step in (self._begin + 1, self._total) or self._last_s - self._said_s >= SAY_EVERY_S
+
+    def line(self, step: int, values: dict[str, Any]) -> str:
+        self._said_s = self._last_s
+        left_s = (self._total - step) * self._spent_s / max(1, self._steps - 1)
+        right = " ".join(f"{share:.2f}" for share in values["right_by_step"])
+        return (
+            f"step {step}/{self._total}  loss {values['loss']:.3f}  right by step {right}"
+            f"  {self.rows_per_s:,.0f} loss tokens/s  {left_s / 60:.0f} min left"
+        )
+
+
+def _silent(text: str) -> None:
+    pass
