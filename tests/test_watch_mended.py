@@ -52,6 +52,20 @@ def test_a_thread_that_wants_a_core_in_every_look_does_not_wait():
     assert assessment.note.startswith("slow, no progress seen")
 
 
+def test_a_main_thread_in_a_lock_does_not_spin_while_another_thread_works():
+    def native(at_s, pid):
+        lock = Frame(function="PyThread_acquire_lock_timed", file="libpython3.11.so", line=0)
+        matmul = Frame(function="brgemm_kernel", file="libtorch_cpu.so", line=0)
+        main = ThreadStack(name="MainThread", active=False, frames=(lock,))
+        return StackDump(pid=pid, threads=(ThreadStack(name="Thread-3", active=True, frames=(matmul,)), main))
+
+    def busy(at_s):
+        return [process(rss_bytes=int(100 + 10 * min(at_s, 10)) * MIB, cpu_s=at_s)]
+
+    host = Script(busy, stacks=lambda t, pid: server("matmul", awake=True), native=native, seconds=280)
+    assert run_until(host, watch(host), 270).judgement is None
+
+
 def test_threads_that_only_wake_now_and_then_prove_nothing():
     """A helper that polls is caught awake in one look of four, always at the same place."""
     host = Script(still, stacks=lambda t, pid: server("poll", awake=int(t) % 20 == 0), seconds=280)

@@ -33,7 +33,7 @@ class Traits:
     looks: int = 0
     awake: int = 0  # with a thread that ran or wanted to
     natives: int = 0
-    spun: int = 0  # with a native leaf that spins
+    spun: int = 0  # in which all that is at work spins
 
     @property
     def works(self) -> bool:
@@ -42,8 +42,8 @@ class Traits:
 
     @property
     def spins(self) -> bool:
-        """In most looks: a kernel of many threads is caught in a barrier now and then, and moves on."""
-        return 2 * self.spun > self.natives if self.natives else spins(self.frames)
+        """In half of the looks: a kernel of many threads is caught in a barrier now and then, and moves on."""
+        return 2 * self.spun >= self.natives if self.natives else spins(self.frames)
 
 
 UNSEEN = Traits()
@@ -84,10 +84,11 @@ class Looks:
         return any(new) and not is_tracker(frames)
 
     def see_native(self, pid: int, dump: StackDump) -> None:
-        """The same place with its native frames."""
+        """The same place with its native frames. A main thread that waits says nothing of one at work."""
         traits = self.of(pid)
-        spun = traits.spun + spins(main_frames(dump))
-        self._traits[pid] = replace(traits, natives=traits.natives + 1, spun=spun)
+        working = awake_threads(dump) or {"MainThread": main_frames(dump)}
+        spun = all(spins(frames) for frames in working.values())
+        self._traits[pid] = replace(traits, natives=traits.natives + 1, spun=traits.spun + spun)
 
     def forget(self, at_s: float, *, keep: bool) -> None:
         """Something moved. `keep`: it was only a stack, so where everybody stands is still known."""
