@@ -42,7 +42,7 @@ class Traits:
 
     @property
     def spins(self) -> bool:
-        """In half of the looks: a kernel of many threads is caught in a barrier now and then, and moves on."""
+        """In half of the looks: a kernel of many threads is in a barrier now and then, and moves on."""
         return 2 * self.spun >= self.natives if self.natives else spins(self.frames)
 
 
