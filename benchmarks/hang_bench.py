@@ -20,12 +20,12 @@ from typing import Any
 
 from fault_rows import SHORT, filled, without_places
 from fault_setups import SETUPS, NotMade
-from hang_recording import SILENCES_S, RecordingHost, Story, last_true_progress
+from hang_recording import ANSWERS, RecordingHost, Story, how_late, how_long, told
 from hang_setups import HardStage
 from hang_starts import Start
 from real_faults import BASE_ENV, OWN_VARIABLES, VERSIONS_SCRIPT, say
 
-from shakedown.core import Judgement, Launch, Phase, Verdict
+from shakedown.core import Launch, Phase, Verdict
 from shakedown.errors import ShakedownError
 from shakedown.host.execution import execute
 from shakedown.host.reach import free_port
@@ -55,7 +55,6 @@ ENVIRONMENTS = {
     "program": {},
 }
 LEARNT_FROM = 3  # plain starts
-ANSWERS = "answers"
 GOOD = (ANSWERS, Verdict.SERVES.value, Verdict.SLOW.value)
 
 Rows = Mapping[str, Mapping[str, Any]]
@@ -182,7 +181,9 @@ class Bench:
             except Enough:
                 judgement = None
         row = told(judgement, story, names) | {"learnt": bool(budgets)}
-        return row | (how_late(judgement, story, host, stage) if start.hung else how_long(story))
+        return row | (
+            how_late(judgement, story, host, stage.work / "stamp") if start.hung else how_long(story)
+        )
 
     def _names(self, start: Start, stage: HardStage) -> dict[str, str]:
         folder = self.python(start.engine).parent
@@ -209,49 +210,3 @@ def learnt_by(start: Start, rows: Rows) -> dict[Phase, float]:
         if (row["engine"], row["population"]) == (engine, "plain") and row.get("verdict") in GOOD
     ]
     return learn({Phase(phase): s for phase, s in one.items()} for one in plain[:LEARNT_FROM])
-
-
-def told(judgement: Judgement | None, story: Story, names: Mapping[str, str]) -> dict[str, Any]:
-    """`answers` is no verdict: the start had begun to answer and was ended there."""
-    return {
-        "verdict": judgement.verdict.value if judgement else ANSWERS,
-        "wait": judgement.wait.value if judgement and judgement.wait else None,
-        "phase": judgement.phase.value if judgement else story.phase,
-        "cause": without_places(judgement.cause, names)[:200] if judgement else "",
-        "said_s": round(story.now_s, 1),
-        "suspect_s": rounded(story.suspect_s),
-        "called_slow_s": rounded(story.called_slow_s),
-    }
-
-
-def how_long(story: Story) -> dict[str, Any]:
-    """What a clock would have had to wait for."""
-    return {
-        "ready_s": rounded(story.ready_s),
-        "log_silence_s": round(story.longest_silence_s(), 1),
-        "silences": story.silences,
-    }
-
-
-def how_late(
-    judgement: Judgement | None, story: Story, host: RecordingHost, stage: HardStage
-) -> dict[str, Any]:
-    """From the last true progress to the word `hung`, and when others would have spoken."""
-    moved_s, told_by = last_true_progress(story, host, stage.work / "stamp")
-    called = judgement is not None and judgement.verdict is Verdict.HUNG
-    silence = {limit_s: story.silence_says_s(limit_s, moved_s) for limit_s in SILENCES_S}
-    return {
-        "moved_s": round(moved_s, 1),
-        "moved_by": told_by,
-        "last_progress": story.progress,
-        "latency_s": round(story.now_s - moved_s, 1) if called else None,
-        "log_silence_latency_s": {
-            str(limit_s): None if at_s is None else round(at_s - moved_s, 1)
-            for limit_s, at_s in silence.items()
-        },
-        "engine_watchdog_s": None if story.watchdog_s is None else round(story.watchdog_s - moved_s, 1),
-    }
-
-
-def rounded(seconds: float | None) -> float | None:
-    return None if seconds is None else round(seconds, 1)

@@ -6,18 +6,21 @@ It changes nothing of what the watch sees, and never judges.
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, TextIO
 
-from shakedown.core import Launch, Missing, Phase, ProcessSample, Run, StackDump
+from fault_rows import without_places
+
+from shakedown.core import Judgement, Launch, Missing, Phase, ProcessSample, Run, StackDump, Verdict
 from shakedown.host.local import LocalHost
 from shakedown.watch import Assessment, State
 
 TALK_S = 30.0  # a log with lines all through the last half minute of a hang is a talking one
 SILENCES_S = (60, 120, 300)
+ANSWERS = "answers"
 
 
 class RecordingHost(LocalHost):
@@ -163,3 +166,47 @@ def last_true_progress(story: Story, host: RecordingHost, stamp: Path) -> tuple[
     if story.stuck_line_s is not None:
         return story.stuck_line_s, "a line of its log"
     return story.progress_s, "the watch"
+
+
+def told(judgement: Judgement | None, story: Story, names: Mapping[str, str]) -> dict[str, Any]:
+    """`answers` is no verdict: the start had begun to answer and was ended there."""
+    return {
+        "verdict": judgement.verdict.value if judgement else ANSWERS,
+        "wait": judgement.wait.value if judgement and judgement.wait else None,
+        "phase": judgement.phase.value if judgement else story.phase,
+        "cause": without_places(judgement.cause, names)[:200] if judgement else "",
+        "said_s": round(story.now_s, 1),
+        "suspect_s": rounded(story.suspect_s),
+        "called_slow_s": rounded(story.called_slow_s),
+    }
+
+
+def how_long(story: Story) -> dict[str, Any]:
+    """What a clock would have had to wait for."""
+    return {
+        "ready_s": rounded(story.ready_s),
+        "log_silence_s": round(story.longest_silence_s(), 1),
+        "silences": story.silences,
+    }
+
+
+def how_late(judgement: Judgement | None, story: Story, host: RecordingHost, stamp: Path) -> dict[str, Any]:
+    """From the last true progress to the word `hung`, and when others would have spoken."""
+    moved_s, told_by = last_true_progress(story, host, stamp)
+    called = judgement is not None and judgement.verdict is Verdict.HUNG
+    silence = {limit_s: story.silence_says_s(limit_s, moved_s) for limit_s in SILENCES_S}
+    return {
+        "moved_s": round(moved_s, 1),
+        "moved_by": told_by,
+        "last_progress": story.progress,
+        "latency_s": round(story.now_s - moved_s, 1) if called else None,
+        "log_silence_latency_s": {
+            str(limit_s): None if at_s is None else round(at_s - moved_s, 1)
+            for limit_s, at_s in silence.items()
+        },
+        "engine_watchdog_s": None if story.watchdog_s is None else round(story.watchdog_s - moved_s, 1),
+    }
+
+
+def rounded(seconds: float | None) -> float | None:
+    return None if seconds is None else round(seconds, 1)
