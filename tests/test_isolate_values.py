@@ -10,6 +10,8 @@ TABLE = read_table(
     '{"names": ["--max-num-seqs"], "values": "one", "default": "2"},'
     '{"names": ["--block-size"], "values": "one", "default": "128"},'
     '{"names": ["--attention-backend"], "values": "one", "choices": ["a", "b", "c"], "default": "c"},'
+    '{"names": ["--kv-cache-dtype"], "values": "one", "default": "auto"},'
+    '{"names": ["--compilation-config"], "values": "one"}, {"names": ["--enforce-eager"], "values": "none"},'
     '{"names": ["--enable-lora"], "values": "none"}]}',
     engine="vllm",
     source="shipped",
@@ -34,12 +36,11 @@ def test_a_number_below_its_default_is_doubled_towards_it_safest_first():
 
 def test_siblings_of_a_choice_are_offered_the_default_first():
     _, _, values = offered("--attention-backend", "a")
-    (name,) = values
-    assert [tokens[-1] for tokens in values[name]] == ["c", "b"]
+    assert [tokens[-1] for tokens in values["--attention-backend a"]] == ["c", "b"]
 
 
 def test_a_bare_flag_has_no_values():
-    assert offered("--enable-lora")[2] == {}
+    assert offered("--enable-lora", "--enforce-eager")[2] == {}
 
 
 def test_a_substitute_stands_in_the_launch_in_place_of_the_users_value():
@@ -52,3 +53,22 @@ def test_a_substitute_stands_in_the_launch_in_place_of_the_users_value():
     argv = apply(launch, factors, experiment).argv
     assert "64" not in argv
     assert argv[argv.index("--max-num-seqs") + 1] == "4"
+
+
+def test_siblings_the_engines_table_knows_are_offered_where_its_parser_names_no_choices():
+    _, _, values = offered("--kv-cache-dtype", "fp8")
+    assert [tokens[-1] for tokens in values["--kv-cache-dtype fp8"]] == [
+        "auto",
+        "bfloat16",
+        "fp8_e5m2",
+        "fp8_e4m3",
+    ]
+
+
+def test_what_is_milder_than_an_off_switch_is_offered_for_the_default():
+    _, _, values = offered()
+    assert [tokens[-1] for tokens in values["compilation and CUDA graphs"]] == [
+        '{"cudagraph_mode": "PIECEWISE"}',
+        '{"cudagraph_mode": "NONE"}',
+    ]
+    assert "compilation and CUDA graphs" not in offered("--compilation-config", "{}")[2]

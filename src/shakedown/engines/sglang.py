@@ -5,7 +5,7 @@ Texts and flags were checked against an installed 0.5.14 and its real logs. It d
 
 from __future__ import annotations
 
-from shakedown.core import Engine, Fit, Layout, LogprobStyle, Marker, Phase, Switch
+from shakedown.core import Cache, Engine, Fit, Layout, LogprobStyle, Mark, Marker, Phase, Siblings, Switch
 from shakedown.engines import flags, shared
 
 _MARKERS = (
@@ -96,7 +96,12 @@ _RADIX = "radix cache"
 _RANKS = ("--tp-size", "--pp-size", "--dp-size")
 
 _SWITCHES = (
-    Switch(feature=_GRAPHS, argv=("--disable-cuda-graph",), devices=_CUDA),
+    Switch(
+        feature=_GRAPHS,
+        argv=("--disable-cuda-graph",),
+        milder=(("--cuda-graph-max-bs", "8"),),
+        devices=_CUDA,
+    ),
     Switch(feature=_RADIX, argv=("--disable-radix-cache",)),
     Switch(feature="overlap scheduling", argv=("--disable-overlap-schedule",)),
     Switch(feature="FlashInfer autotune", argv=("--disable-flashinfer-autotune",), devices=_CUDA),
@@ -207,6 +212,30 @@ SGLANG = Engine(
     hangs_on=_HANGS_ON,
     layout=Layout(group=_LAYOUT, nodes="--nnodes", splits=("--pp-size", "--tp-size")),
     own_limits=(("--dist-timeout", Phase.DIST_INIT),),
+    siblings=(
+        Siblings(
+            flag="--attention-backend",
+            values=("triton", "flashinfer", "fa3", "torch_native", "flashmla", "trtllm_mha"),
+            devices=_CUDA,
+        ),
+        Siblings(flag="--attention-backend", values=("torch_native", "intel_amx"), devices=_CPU),
+        Siblings(flag="--kv-cache-dtype", values=("auto", "bf16", "fp8_e5m2", "fp8_e4m3")),
+        Siblings(flag="--load-format", values=("auto", "safetensors")),
+    ),
+    measured_by=(
+        (
+            Mark.ACCEPT_LENGTH,
+            ("--speculative-algorithm", "--speculative-draft-model-path", "--speculative-draft-model-*"),
+        ),
+    ),
+    caches=(
+        Cache(variable="TORCHINDUCTOR_CACHE_DIR", default="/tmp/torchinductor_{user}", devices=_CUDA),
+        Cache(variable="SGLANG_DG_CACHE_DIR", default="~/.cache/deep_gemm", devices=_CUDA),
+        *shared.KERNEL_CACHES,
+    ),
+    config_file_flag="--config",
+    config_values=shared.CONFIG_VALUES,
+    override_flag="--json-model-override-args",
     debug_argv=("--log-level", "debug"),
     debug_env=(("NCCL_DEBUG", "INFO"),),
 )

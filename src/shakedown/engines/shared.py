@@ -5,7 +5,7 @@ It names no single engine.
 
 from __future__ import annotations
 
-from shakedown.core import Phase
+from shakedown.core import Cache, ConfigValue, Phase
 
 
 def words(text: str) -> tuple[str, ...]:
@@ -85,6 +85,25 @@ DOWNLOADS: tuple[str, ...] = (
 # argparse and click refuse a command line with these, exit code 2.
 USAGE_REFUSED = r"^\S{1,80}: error: |^Error: No such (?:option|command)|^Usage: "
 USAGE_SHOWN = r"^usage: \S"
+
+_CUDA = frozenset({"cuda"})
+KERNEL_CACHES: tuple[Cache, ...] = (
+    Cache(variable="TRITON_CACHE_DIR", default="~/.triton/cache", devices=_CUDA),
+    Cache(variable="FLASHINFER_WORKSPACE_BASE", default="~", holds=".cache/flashinfer", devices=_CUDA),
+)
+
+# Values outside of what models have; a text of ordinary length reads as well with the plain ones.
+CONFIG_VALUES: tuple[ConfigValue, ...] = (
+    ConfigValue(key="rope_scaling", plain="null"),
+    ConfigValue(key="rope_theta", plain="10000.0", usual=(1e4, 1e8)),
+    ConfigValue(key="rope_parameters.rope_theta", plain="10000.0", usual=(1e4, 1e8)),
+    ConfigValue(key="rope_parameters.rope_type", plain='"default"'),
+    ConfigValue(key="rms_norm_eps", plain="1e-05", usual=(1e-8, 1e-3)),
+    ConfigValue(key="sliding_window", plain="null", unless_off="use_sliding_window"),
+    ConfigValue(key="max_position_embeddings", plain="4096", usual=(512, 1 << 20)),
+    ConfigValue(key="torch_dtype", plain='"bfloat16"', usual_words=("float16",)),
+    ConfigValue(key="dtype", plain='"bfloat16"', usual_words=("float16",)),
+)
 
 # Where weights, caches and keys are found, and where the launch runs: taken away, it is another launch.
 # CUDA_VERSION and NCCL_VERSION are stated by containers and read by nobody.

@@ -52,5 +52,6 @@ TRANSFORMERS = Engine(
     random_weight_settings=(),
     health_path="/health",
     logprobs=LogprobStyle.NONE,
+    config_values=shared.CONFIG_VALUES,
     flags_script=flags.TRANSFORMERS_SCRIPT,
 )

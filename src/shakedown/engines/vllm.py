@@ -5,7 +5,7 @@ Checked against an installed 0.32.0 and against real logs of 0.25.1 and 0.32.0. 
 
 from __future__ import annotations
 
-from shakedown.core import Engine, Fit, Layout, LogprobStyle, Marker, Phase, Switch
+from shakedown.core import Cache, Engine, Fit, Layout, LogprobStyle, Mark, Marker, Phase, Siblings, Switch
 from shakedown.engines import flags, shared
 
 _MARKERS = (
@@ -104,8 +104,15 @@ _COMPILE = "compilation and CUDA graphs"
 _RANKS = ("--tensor-parallel-size", "--pipeline-parallel-size", "--data-parallel-size")
 _CUDA = frozenset({"cuda"})
 
+# Wherever somebody tried both, another graph mode did as much as no graphs at all.
+_GRAPH_MODES = (
+    ("--compilation-config", '{"cudagraph_mode": "PIECEWISE"}'),
+    ("--compilation-config", '{"cudagraph_mode": "NONE"}'),
+)
+
 _SWITCHES = (
-    Switch(feature=_COMPILE, argv=("--enforce-eager",)),
+    Switch(feature=_COMPILE, argv=("--enforce-eager",), milder=_GRAPH_MODES, devices=_CUDA),
+    Switch(feature=_COMPILE, argv=("--enforce-eager",), devices=frozenset({"cpu"})),
     Switch(feature="prefix caching", argv=("--no-enable-prefix-caching",)),
     # Without chunks a whole context is one batch: offered only where the context is bounded (and made short).
     Switch(feature="chunked prefill", argv=("--no-enable-chunked-prefill",), only_with=("--max-model-len",)),
@@ -256,5 +263,22 @@ VLLM = Engine(
         ("--distributed-timeout-seconds", Phase.DIST_INIT),
         ("VLLM_EXECUTE_MODEL_TIMEOUT_SECONDS", Phase.SERVING),
     ),
+    siblings=(
+        Siblings(
+            flag="--attention-backend",
+            values=("FLASH_ATTN", "TRITON_ATTN", "FLASHINFER", "FLEX_ATTENTION"),
+            devices=_CUDA,
+        ),
+        Siblings(flag="--kv-cache-dtype", values=("auto", "bfloat16", "fp8_e5m2", "fp8_e4m3")),
+        Siblings(flag="--load-format", values=("auto", "safetensors")),
+    ),
+    measured_by=((Mark.ACCEPT_LENGTH, ("--speculative-config", "--spec-*")),),
+    caches=(
+        Cache(variable="VLLM_CACHE_ROOT", default="~/.cache/vllm", holds="torch_compile_cache", of=_COMPILE),
+        *shared.KERNEL_CACHES,
+    ),
+    config_file_flag="--config",
+    config_values=shared.CONFIG_VALUES,
+    override_flag="--hf-overrides",
     debug_env=(("VLLM_LOGGING_LEVEL", "DEBUG"), ("NCCL_DEBUG", "INFO")),
 )

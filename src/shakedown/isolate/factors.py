@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from shakedown.core import Command, Engine, Experiment, Factor, FactorKind, FlagTable, Launch
+from shakedown.isolate.outside import Outside, outside_factors
 from shakedown.isolate.sorting import Sorting, device_of
 
 __all__ = [
@@ -21,13 +22,17 @@ __all__ = [
 ]
 
 
-def factors_of(command: Command, table: FlagTable | None) -> tuple[Factor, ...]:
+def factors_of(
+    command: Command, table: FlagTable | None, outside: Outside | None = None
+) -> tuple[Factor, ...]:
     """Every factor of a launch, disjoint in the tokens they touch.
 
     In safe mode (all changed but those that are `safe`) optional settings are gone, default-on features
-    off, backends conservative.
+    off, backends conservative. `outside`: what the launch depends on besides its command.
     """
-    return Sorting(command, table).factors()
+    outside = outside or Outside()
+    inside = Sorting(command, table, outside.marks).factors()
+    return inside + outside_factors(command, device_of(command, table), inside, outside)
 
 
 def close(factors: Iterable[Factor], kept: Iterable[str]) -> frozenset[str]:

@@ -112,8 +112,8 @@ def _tries(whole: Arena, factors: Sequence[Factor]) -> list[tuple[Names, Purpose
     closed = whole.needs.closed
     off = closed(factor.name for factor in factors if factor.safe)
     defaults = closed(kinds.get(FactorKind.DEFAULT, set()) | kinds.get(FactorKind.BACKEND, set()))
-    fits = closed(kinds.get(FactorKind.FIT, set()) | off)
-    both = closed(defaults | kinds.get(FactorKind.FIT, set()))
+    fitting = kinds.get(FactorKind.FIT, set()) | kinds.get(FactorKind.CONFIG, set())
+    fits, both = closed(fitting | off), closed(defaults | fitting)
     safe_mode = (off, Purpose.SAFE_MODE, "safe mode: everything optional off")
     plain = (defaults, Purpose.PLAIN_NULL, "no optional flags, defaults on: safe mode fails in another way")
     if missed_marks(whole.target.fingerprint):  # without its defaults no server is fast

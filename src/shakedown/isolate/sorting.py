@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 
-from shakedown.core import Command, Factor, FactorKind, Fit, FlagTable, Switch
+from shakedown.core import Command, Factor, FactorKind, Fit, FlagTable, Mark, Switch
 from shakedown.redact import Redactor
 
 PREFIXES = ("VLLM_", "SGLANG_", "NCCL_", "GLOO_", "CUDA_", "TORCH", "OMP_", "HF_")
@@ -55,8 +55,13 @@ class _Draft:
 class Sorting:
     """Sorts each setting into exactly one place: essential, group, fit, switch, or a factor of its own."""
 
-    def __init__(self, command: Command, table: FlagTable | None) -> None:
+    def __init__(
+        self, command: Command, table: FlagTable | None, marks: frozenset[Mark] = frozenset()
+    ) -> None:
         self.command, self.engine, self.table = command, command.engine, table
+        self.measured = tuple(
+            pattern for mark, patterns in self.engine.measured_by if mark in marks for pattern in patterns
+        )
         self.device = device_of(command, table)
         self.redactor = Redactor.of(command.env, command.launch.argv)
         self.names = {name: flag.names for flag in (table.flags if table else ()) for name in flag.names}
@@ -123,7 +128,7 @@ class Sorting:
         fit = self._fit(setting.name)
         if fit is not None:
             return _is_harmless(fit, setting.value)
-        essential = self.engine.essential_flags | self.engine.essential_env
+        essential = self.engine.essential_flags | self.engine.essential_env | set(self.measured)
         return any(self._matches(setting.name, pattern) for pattern in essential)
 
     def _states_default(self, setting: _Setting) -> bool:

@@ -1,4 +1,5 @@
-"""Other values a culprit could have: numbers between the user's and a safe one, siblings of a choice.
+"""Other values a culprit could have: numbers between the user's and a safe one, siblings of a choice,
+and what costs less than a default's off-switch.
 
 It never tries one.
 """
@@ -9,6 +10,7 @@ from collections.abc import Iterable, Mapping
 
 from shakedown.core import Command, Factor, FactorKind, Flag, FlagTable, FlagUse
 from shakedown.isolate.remedy import Tokens
+from shakedown.isolate.sorting import device_of
 
 SINGLE = frozenset({FactorKind.FLAG, FactorKind.FIT, FactorKind.BACKEND})
 MOST_SIBLINGS = 6
@@ -20,12 +22,27 @@ def values_of(
 ) -> Mapping[str, tuple[Tokens, ...]]:
     """For each factor that is one flag with one value: what to try in its place, safest first."""
     flags = {name: flag for flag in (table.flags if table else ()) for name in flag.names}
-    offered = {}
+    siblings = {
+        it.flag: it.values for it in command.engine.siblings if device_of(command, table) in it.devices
+    }
+    offered: dict[str, tuple[Tokens, ...]] = {}
     for factor in factors:
         use = _only_use(factor, command)
-        if use is not None and (values := _values(use, flags.get(use.name), factor)):
+        if use is None:
+            offered[factor.name] = _milder(factor, command, flags)
+        else:
+            values = _values(use, flags.get(use.name), siblings.get(use.name, ()), factor)
             offered[factor.name] = tuple((use.spelled, value) for value in values)
-    return offered
+    return {name: values for name, values in offered.items() if values}
+
+
+def _milder(factor: Factor, command: Command, flags: Mapping[str, Flag]) -> tuple[Tokens, ...]:
+    """What may do in place of the off-switch; nothing that the user has set, or that the engine lacks."""
+    if factor.kind is not FactorKind.DEFAULT:
+        return ()
+    used = {use.name for use in command.uses}
+    offered = [tokens for it in command.engine.switches if it.argv == factor.add_argv for tokens in it.milder]
+    return tuple(tokens for tokens in dict.fromkeys(offered) if tokens[0] in flags.keys() - used)
 
 
 def _only_use(factor: Factor, command: Command) -> FlagUse | None:
@@ -37,17 +54,17 @@ def _only_use(factor: Factor, command: Command) -> FlagUse | None:
     return uses[-1] if len(same) == 1 and len(uses[-1].values) == 1 else None
 
 
-def _values(use: FlagUse, flag: Flag | None, factor: Factor) -> list[str]:
+def _values(use: FlagUse, flag: Flag | None, known: tuple[str, ...], factor: Factor) -> list[str]:
     value = use.values[0]
     if (number := _number(value)) is not None:
         safe = _number(factor.add_argv[-1]) if factor.add_argv else None
         default = _number(flag.default) if flag else None
         return _between(number, safe if safe is not None else default)
-    if flag is None:
-        return []
-    siblings = [choice for choice in flag.choices if choice != value]
-    siblings.sort(key=lambda choice: choice != flag.default)
-    return siblings[:MOST_SIBLINGS]
+    accepted = flag.choices if flag else ()
+    choices = [choice for choice in known if not accepted or choice in accepted] or list(accepted)
+    usual = flag.default if flag else None
+    choices.sort(key=lambda choice: choice != usual)
+    return [choice for choice in choices if choice != value][:MOST_SIBLINGS]
 
 
 def _between(number: float, safe: float | None) -> list[str]:

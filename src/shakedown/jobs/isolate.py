@@ -3,29 +3,27 @@
 from __future__ import annotations
 
 import os
-import platform
-from dataclasses import replace
-from datetime import UTC, datetime
-from pathlib import Path
+import shutil
 
-from shakedown.core import Conclusion, Expectation, Factor, RecordState, SearchRecord, Step, Verdict
-from shakedown.engines import display, require_isolatable
-from shakedown.errors import HostProblem, Interrupted, UsageError
+from shakedown.core import Conclusion, Factor, SearchRecord, Step, Verdict
+from shakedown.engines import require_isolatable
+from shakedown.errors import Interrupted
 from shakedown.host.local import LocalHost
 from shakedown.isolate import Clues, SearchLimits, forecast, isolate
 from shakedown.isolate.factors import factors_of
-from shakedown.isolate.sorting import PREFIXES
 from shakedown.isolate.values import values_of
 from shakedown.jobs.oracle import TrialOracle
+from shakedown.jobs.outside import outside_of
 from shakedown.jobs.reading import Reading, describe, read_request
 from shakedown.jobs.request import LaunchRequest
 from shakedown.jobs.result import ExitCode, JobResult, Talk, exit_code_of_search
-from shakedown.jobs.trials import facts_of, noted_variables, plan_lines
+from shakedown.jobs.rungs import ladder_of
+from shakedown.jobs.searches import end_leftovers, new_search, request_of, require_same_files
+from shakedown.jobs.trials import plan_lines
 from shakedown.ledger import MODEL_FACT, Kind, Ledger
-from shakedown.redact import REDACTED, Redactor
 from shakedown.report import isolate_document, isolate_report, isolate_summary
 
-STARTING_S = 2.0  # a kill may strike a supervisor in mid-start; it ends what it started, a moment later
+CACHES = "caches"  # in a search's folder: what its launches compile instead of using the user's caches
 UNKNOWN_LAUNCH_S = 60.0  # of an engine and model the ledger has not seen
 
 
@@ -42,10 +40,16 @@ def isolate_job(
                 end_leftovers(ledger, host, earlier, talk)
         reading = read_request(request, host, talk, live=True)
         require_isolatable(reading.command)
-        factors = earlier.factors if earlier is not None else factors_of(reading.command, reading.table)
+        search_id = earlier.id if earlier is not None else ledger.new_id(Kind.SEARCH)
+        fresh = ledger.path.parent / "runs" / search_id / CACHES
+        if earlier is not None:
+            require_same_files(earlier, reading)
+            factors = earlier.factors
+        else:
+            factors = factors_of(reading.command, reading.table, outside_of(reading, request, fresh))
         if request.dry_run:
             return dry_run(reading, request, factors)
-        search = earlier or new_search(ledger, reading, request, factors, seed)
+        search = earlier or new_search(search_id, reading, request, factors, seed)
         if earlier is None:
             ledger.open_search(search)
         else:
@@ -64,94 +68,17 @@ def isolate_job(
                 clues=Clues(values=values_of(factors, reading.command, reading.table)),
                 limits=SearchLimits(max_launches=max_launches),
                 report=lambda step: talk.say(told(step)),
+                ladder=ladder_of(oracle.base, factors),
             )
         except KeyboardInterrupt:
             raise Interrupted(
                 "interrupted; what was started has been ended, finished launches are kept",
                 f"go on with: shakedown isolate --resume {search.id}",
             ) from None
+        finally:
+            shutil.rmtree(fresh, ignore_errors=True)  # ours, and a fresh one is as good
         ledger.close_search(search.id, conclusion, seconds=oracle.seconds)
         return result_of(ledger, search.id, conclusion, talk)
-
-
-def new_search(
-    ledger: Ledger, reading: Reading, request: LaunchRequest, factors: tuple[Factor, ...], seed: int
-) -> SearchRecord:
-    command = reading.command
-    launch = command.launch
-    redactor = Redactor.of(launch.env, launch.argv, cwd=launch.cwd)
-    expect = "; ".join(map(str, request.expect))
-    options = {"ready_url": request.ready_url, "ready_log": request.ready_log, "expect": expect}
-    told_ready = {name: redactor.redact_text(value) for name, value in options.items() if value}
-    noted = {name: launch.env[name] for name in noted_variables(reading) if name in launch.env}
-    return SearchRecord(
-        id=ledger.new_id(Kind.SEARCH),
-        engine=command.engine.name,
-        argv=redactor.redact_argv(launch.argv),
-        env=tuple(sorted(redactor.redact_env(noted).items())),
-        secrets=(),
-        cwd=str(launch.cwd),
-        started_at=datetime.now(UTC).isoformat(timespec="milliseconds"),
-        state=RecordState.OPEN,
-        seed=seed,
-        facts=tuple(
-            sorted(
-                {"host": platform.node(), **facts_of(reading), **told_ready, **dict(request.facts)}.items()
-            )
-        ),
-        factors=factors,
-    )
-
-
-def request_of(earlier: SearchRecord, given: LaunchRequest) -> LaunchRequest:
-    """The request of an interrupted search: its command, variables and options; secrets come from here."""
-    launch = given.launch
-    if earlier.state is RecordState.OPEN:
-        raise UsageError(
-            f"{earlier.id} is still going on in another process", "interrupt that one first, with Ctrl-C"
-        )
-    argv = launch.argv or earlier.argv
-    if any(REDACTED in token for token in argv):
-        raise UsageError(
-            f"the command of {earlier.id} holds a secret, which the ledger does not keep",
-            f"give the command again: shakedown isolate --resume {earlier.id} -- CMD",
-        )
-    if Redactor.of(launch.env, argv, cwd=Path(earlier.cwd)).redact_argv(argv) != earlier.argv:
-        raise UsageError(
-            f"this is not the command of {earlier.id}: {display(earlier.argv)}",
-            "start a new search for another command",
-        )
-    recorded = {name: value for name, value in earlier.env if REDACTED not in value}
-    names, facts = {name for name, _ in earlier.env}, dict(earlier.facts)
-    here = {
-        name: value for name, value in launch.env.items() if name in names or not name.startswith(PREFIXES)
-    }
-    return replace(
-        given,
-        launch=replace(launch, argv=argv, env={**here, **recorded}, cwd=Path(earlier.cwd)),
-        engine=earlier.engine,
-        port=given.port or (int(facts["port"]) if "port" in facts else None),
-        ready_url=given.ready_url or facts.get("ready_url"),
-        ready_log=given.ready_log or facts.get("ready_log"),
-        expect=given.expect
-        or tuple(map(Expectation.read, filter(None, facts.get("expect", "").split("; ")))),
-    )
-
-
-def end_leftovers(ledger: Ledger, host: LocalHost, search: SearchRecord, talk: Talk) -> None:
-    """What an interrupted launch of this search left running would hold its port and its memory."""
-    for trial in ledger.trials_of(search.id):
-        if trial.state is not RecordState.INTERRUPTED:
-            continue
-        try:
-            run = host.attach_run(trial.folder, patience_s=STARTING_S)
-        except HostProblem:
-            continue  # it was interrupted before anything was started
-        running = host.processes(run)
-        ending = host.end(run, grace_s=0.0)
-        if running:
-            ledger.mark_stopped(trial.id, ending)
-            talk.say(f"ended what the interrupted {trial.id} left")
 
 
 def announce(ledger: Ledger, reading: Reading, search: SearchRecord, talk: Talk, max_launches: int) -> None:

@@ -12,6 +12,7 @@ from shakedown.core import (
     Experiment,
     Factor,
     Host,
+    Launch,
     Outcome,
     Phase,
     Purpose,
@@ -19,11 +20,15 @@ from shakedown.core import (
     Verdict,
     missed_marks,
 )
+from shakedown.engines import passing_on
 from shakedown.errors import BudgetSpent
 from shakedown.isolate.factors import apply, with_debug_logging
+from shakedown.isolate.outside import config_changes
+from shakedown.jobs.outside import override_config
 from shakedown.jobs.reading import Reading
 from shakedown.jobs.request import LaunchRequest
 from shakedown.jobs.result import Talk
+from shakedown.jobs.rungs import base_of
 from shakedown.jobs.trials import looking_on, noted_variables, occasion_of, subject_of
 from shakedown.ledger import Ledger
 from shakedown.trial import Stated, run_recorded
@@ -57,6 +62,7 @@ class TrialOracle:
         self._expected: Signature | None = None
         self._asked = 0
         self.recalled_s = 0.0
+        self.base = base_of(reading, ledger.run_folder(search_id) / "rungs")
         self.noted_env = noted_variables(reading) | {name for f in factors for name, _ in f.add_env}
 
     def __call__(self, experiment: Experiment) -> Outcome:
@@ -75,6 +81,17 @@ class TrialOracle:
         """Of all sittings."""
         return time.monotonic() - self._began_s + self.recalled_s
 
+    def _launch_of(self, experiment: Experiment) -> Launch:
+        """As the user gave it where nothing is changed: a config file's flags are written out for changes."""
+        if not experiment.rung and not experiment.substitutes and experiment.kept >= {factor.name for factor in self._factors}:
+            return self._request.launch
+        command = self._reading.command
+        launch = apply(command.launch, self._factors, experiment)
+        changes = config_changes(self._factors, experiment)
+        work = self._ledger.run_folder(self._search_id)
+        launch = override_config(launch, command, changes, work) if changes else launch
+        return self.base.launch(experiment.rung, launch) if experiment.rung else launch
+
     def _stated(self, purpose: Purpose) -> Stated:
         if not marks_count(purpose, self._expected):
             return Stated()
@@ -89,9 +106,10 @@ class TrialOracle:
         left_s = self._left_s()
         if self._asked > self._max_launches or (left_s is not None and left_s <= 0):
             raise BudgetSpent(f"{self._asked - 1} launches and {self.seconds:.0f} s are spent")
-        launch = apply(self._reading.command.launch, self._factors, experiment)
+        launch = self._launch_of(experiment)
         if experiment.debug:
             launch = with_debug_logging(launch, self._reading.command.engine)
+        launch = passing_on(launch, self._reading.command.launch)
         purpose = experiment.purpose.value.replace("_", " ")
         title = f"launch {self._asked}: {purpose}"
         self._talk.say(f"{title}: {experiment.reason}")
@@ -106,6 +124,8 @@ class TrialOracle:
             token_only=token_decides(experiment.purpose, self._expected),
             stated=self._stated(experiment.purpose),
         )
+        if self.base.write_script(experiment.rung):
+            subject = self.base.watched(subject)
         occasion = replace(
             occasion_of(self._reading, self.noted_env), search_id=self._search_id, experiment=experiment
         )
@@ -125,8 +145,11 @@ def marks_count(purpose: Purpose, failing: Signature | None) -> bool:
 def token_decides(purpose: Purpose, failing: Signature | None) -> bool:
     """Between the ends of a search for a failure before ready, one token shows that a launch passes.
 
-    The ends themselves (the launch as given, safe mode, what is handed back) must also be right.
+    The ends themselves (the launch as given, safe mode, what is handed back) must also be right. A rung's
+    weights are made up: a token is all that can be asked of it.
     """
+    if purpose is Purpose.RUNG:
+        return True
     if purpose not in BETWEEN or failing is None:
         return False
     return failing.verdict in {Verdict.CRASHED, Verdict.HUNG} and failing.phase.order < Phase.READY.order

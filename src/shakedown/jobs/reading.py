@@ -12,8 +12,19 @@ from importlib import resources
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from shakedown.core import Command, Engine, Execution, FlagTable, Host, LogprobStyle, Missing, Phase
+from shakedown.core import (
+    Command,
+    Engine,
+    Execution,
+    FlagTable,
+    Host,
+    Launch,
+    LogprobStyle,
+    Missing,
+    Phase,
+)
 from shakedown.engines import engine_named, identify, parse, read_table
+from shakedown.engines.config_file import SCRIPT, config_file_use, read_entries, write_out
 from shakedown.errors import UsageError
 from shakedown.jobs.request import LaunchRequest
 from shakedown.jobs.result import Talk
@@ -42,7 +53,10 @@ print(sys.executable, *sorted(found))
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reading:
-    """A parsed command, the flag table it was read with, and where its server will answer."""
+    """A parsed command, the flag table it was read with, and where its server will answer.
+
+    `command` has the flags of a config file written out; the launch as it was given is the request's.
+    """
 
     command: Command
     table: FlagTable | None
@@ -68,8 +82,24 @@ def read_request(request: LaunchRequest, host: Host, talk: Talk, *, live: bool) 
         else:
             table = found
             command = parse(launch, table, engine=engine, read_shebang=shebang)
+    if (plain := without_config_file(command, table, host, talk)) is not None:
+        command = parse(plain, table, engine=engine, read_shebang=shebang)
     port = port_of(command, request)
     return Reading(command=command, table=table, port=port, target=target_of(command, request, port))
+
+
+def without_config_file(command: Command, table: FlagTable | None, host: Host, talk: Talk) -> Launch | None:
+    """The launch with the flags of its config file written out; None where none can be read."""
+    use = config_file_use(command)
+    if use is None or not command.interpreter:
+        return None
+    argv, cwd = (*command.interpreter, use.values[-1]), command.launch.cwd
+    answer = host.execute(argv, env=command.env, cwd=cwd, stdin=SCRIPT, deadline_s=STAMP_DEADLINE_S)
+    entries = read_entries(answer.stdout) if answer.code == 0 else None
+    if entries is None:
+        talk.say(f"{use.values[-1]} could not be read ({last_words(answer.stderr)}): it stays as it is")
+        return None
+    return write_out(command, entries, table)
 
 
 def read_shebang(program: str, path: str, cwd: Path) -> str | None:
@@ -136,11 +166,13 @@ def port_of(command: Command, request: LaunchRequest) -> int | None:
         parts = urlsplit(request.ready_url)
         return parts.port or (443 if parts.scheme == "https" else 80)
     given = command.value(*command.engine.port_flags)
-    if not given:
-        return command.engine.default_port
-    if not given.isdigit() or not 0 < int(given) < 65536:
+    if given and (not given.isdigit() or not 0 < int(given) < 65536):
         raise UsageError(f"{given!r} is not a port", "give the server a port from 1 to 65535")
-    return int(given)
+    port = int(given) if given else command.engine.default_port
+    if command.container is None or port is None:
+        return port
+    leading_there = command.container.outside(port)
+    return leading_there[1] if leading_there else None
 
 
 def target_of(command: Command, request: LaunchRequest, port: int | None) -> Target | None:
@@ -154,6 +186,8 @@ def target_of(command: Command, request: LaunchRequest, port: int | None) -> Tar
         base, health = f"{parts.scheme}://{parts.netloc}", parts.path or "/"
     else:
         address = command.value(*engine.host_flags) or ""
+        if command.container and not command.container.shares_network:
+            address = command.container.address_of(port)
         address = "127.0.0.1" if address in ANY_ADDRESS else address
         address = f"[{address}]" if ":" in address and not address.startswith("[") else address
         scheme = "https" if command.value("--ssl-certfile", "--ssl-keyfile") else "http"

@@ -51,7 +51,15 @@ def watch(
     with Ledger.open(request.ledger) as ledger:
         title = describe(reading)
         talk.say(f"run: {title}")
-        subject = subject_of(reading, request, ledger, title=title, deadline_s=request.deadline_s, keep=keep)
+        subject = subject_of(
+            reading,
+            request,
+            ledger,
+            title=title,
+            deadline_s=request.deadline_s,
+            launch=request.launch,
+            keep=keep,
+        )
         subject = replace(subject, work=work)
         occasion = occasion_of(reading, noted_variables(reading))
         if detached_as is not None:
