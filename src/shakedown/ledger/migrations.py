@@ -50,8 +50,12 @@ class NotOurs(Exception):
 
 def migrate(connection: sqlite3.Connection, steps: tuple[tuple[str, ...], ...] = STEPS) -> None:
     """Bring the schema up to `len(steps)`; all or nothing, and safe where two processes do it at once."""
-    if _version(connection, steps) == len(steps):
-        return
+    connection.execute("BEGIN")  # one look: another process may be making the file
+    try:
+        if _version(connection, steps) == len(steps):
+            return
+    finally:
+        connection.execute("ROLLBACK")
     connection.execute("BEGIN IMMEDIATE")
     try:
         for step in steps[_version(connection, steps) :]:  # read again: another may have been faster
