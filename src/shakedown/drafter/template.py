@@ -137,21 +137,26 @@ class ChatTemplate:
         if content not in rest or reasoning not in rest:
             lost = "the answer" if content not in rest else "the reasoning"
             raise Mismatch(f"the template does not repeat {lost} as it is", whole)
-        # Empty tags of reasoning, which some templates put before an answer, were not generated.
-        begun = asked if reasoning else asked + rest[: rest.index(content)]
-        ids, prefix = self.encode(whole), self.encode(begun)
-        start = len(prefix)
-        if ids[:start] != prefix:
-            raise Mismatch("a token lies across the beginning of the answer", self.show(ids, []))
+        ids, start = self.encode(whole), self._length(asked, whole)
         stop = next((at + 1 for at in range(start, len(ids)) if ids[at] in self.end_ids), None)
         if stop is None:
             raise Mismatch(NO_END, self.show(ids, [(start, len(ids))]))
-        said = self.decode(ids[start : stop - 1]).strip()
-        if not (said.endswith(content) if reasoning else said == content):
+        said = rest.partition(self.decode([ids[stop - 1]]))[0]
+        own = next((text for text in (answer["content"], content) if said.endswith(text)), None)
+        if own is None:
             shown = self.show(ids[:stop], [(start, stop)])
             raise Mismatch("the answer's tokens do not give back its text", shown)
+        if not reasoning:  # empty tags of reasoning, which some templates put before an answer
+            start = self._length(asked + said.removesuffix(own), whole)
         stop -= not ended
         return Tokens(ids=ids[:stop], mask=[(start, stop)])
+
+    def _length(self, begun: str, whole: str) -> int:
+        """How many tokens the beginning of a text has in the whole of it. Raises Mismatch for a split one."""
+        prefix, ids = self.encode(begun), self.encode(whole)
+        if ids[: len(prefix)] != prefix:
+            raise Mismatch("a token lies across the beginning of the answer", whole)
+        return len(prefix)
 
     def read_answer(self, generated: Sequence[int]) -> dict[str, str]:
         """The message that generated tokens are: reasoning apart, without the token that ends it."""
