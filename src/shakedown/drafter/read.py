@@ -94,7 +94,7 @@ def drafter_config(
     config: Mapping[str, Any], folder: Path, target_layers: int | None, target_architecture: str
 ) -> DrafterConfig:
     facts = DrafterFacts(config=config, tensors={})
-    layers = target_layers or layers_of(facts, None)
+    layers = facts.provenance.get("target_layers") or target_layers or layers_of(facts, None)
     inputs = intent_of(facts, LayerRule.OUTPUT, layers).inputs
     if layers is None or inputs is None or len(inputs) != AUX_STATES:
         raise UsageError(
