@@ -148,7 +148,7 @@ def test_variables_of_wrappers_are_what_the_server_sees():
         "bash start.sh",
         "sh -c exec",
         "./start.sh",
-        "docker run --rm image --model M",
+        "docker exec container vllm serve M",
         "kubectl exec pod -- vllm serve M",
         "env -i vllm serve M",
         "sudo vllm serve M",

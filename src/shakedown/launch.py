@@ -8,10 +8,12 @@ from __future__ import annotations
 from pathlib import Path
 
 from shakedown.core import Ending, Host, Judgement, Launch, Run, Verdict
+from shakedown.engines import endable
 from shakedown.errors import PortHeld
 
 # SGLang needs 5-8 s to end by itself; a hung server ignored TERM in every case seen.
 HEALTHY_GRACE_S = 15.0
+CONTAINER_ID = "container.id"  # in the run folder
 BROKEN = frozenset({Verdict.HUNG, Verdict.CRASHED})
 
 
@@ -30,7 +32,7 @@ def refuse_held_port(host: Host, port: int | None) -> None:
 def start(host: Host, launch: Launch, folder: Path, *, port: int | None) -> Run:
     """Starts the launch under a supervisor. Raises `PortHeld`, `HostProblem` or `UsageError`."""
     refuse_held_port(host, port)
-    return host.start(launch, folder)
+    return host.start(endable(launch, folder / CONTAINER_ID), folder)
 
 
 def stop(host: Host, run: Run, judgement: Judgement | None) -> Ending:

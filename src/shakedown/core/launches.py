@@ -31,6 +31,10 @@ class Container:
             return "", port
         return next(((address, outer) for address, outer, inner in self.ports if inner == port), None)
 
+    def address_of(self, port: int) -> str:
+        """Where a port of this machine that leads inside is listened on; "" for any address."""
+        return next((address for address, outer, _ in self.ports if outer == port), "")
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Launch:

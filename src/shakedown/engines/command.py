@@ -9,9 +9,11 @@ import re
 import shlex
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
 from shakedown.core import Command, Engine, FlagTable, Launch
 from shakedown.engines.arguments import read_arguments
+from shakedown.engines.containers import attached, with_variables
 from shakedown.engines.generic import GENERIC
 from shakedown.engines.sglang import SGLANG
 from shakedown.engines.transformers import TRANSFORMERS
@@ -38,7 +40,7 @@ def engine_named(name: str) -> Engine:
 
 def identify(argv: tuple[str, ...], env: Mapping[str, str] | None = None) -> Engine:
     """The engine that this command starts; `generic` where none is recognised."""
-    return _enter(argv, unwrap(argv)).engine
+    return _enter(unwrap(argv)).engine
 
 
 def parse(
@@ -54,15 +56,20 @@ def parse(
     (as typed; the caller searches PATH), or None.
     """
     unwrapped = unwrap(launch.argv)
-    entry = _enter(launch.argv, unwrapped)
+    entry = _enter(unwrapped)
     chosen = engine or entry.engine
     return Command(
         launch=launch,
         engine=chosen,
         interpreter=_interpreter(launch.argv, unwrapped, entry, read_shebang),
         uses=read_arguments(launch.argv, entry.arguments, table, chosen),
-        assigned=unwrapped.assigned,
+        assigned=tuple(
+            (name, launch.env[name] if value is None else value, at)
+            for name, value, at in unwrapped.assigned
+            if value is not None or name in launch.env
+        ),
         unset=unwrapped.unset,
+        container=unwrapped.container.container if unwrapped.container else None,
     )
 
 
@@ -74,6 +81,24 @@ def require_isolatable(command: Command) -> None:
         raise UsageError(f"cannot isolate {shown}: {obstacle.what}", obstacle.hint)
     if unwrapped.program >= len(command.launch.argv):
         raise UsageError(f"cannot isolate {shown}: it starts no server")
+
+
+def endable(launch: Launch, id_file: Path) -> Launch:
+    """The launch as a host may start it: of a container we shall know the ID, written to `id_file`.
+
+    Raises UsageError where what it starts could not be ended by us.
+    """
+    unwrapped = unwrap(launch.argv)
+    for obstacle in unwrapped.obstacles:
+        if obstacle.unended:
+            raise UsageError(obstacle.what, obstacle.hint)
+    return attached(launch, unwrapped.container, id_file) if unwrapped.container else launch
+
+
+def passing_on(launch: Launch, before: Launch) -> Launch:
+    """`launch` with what it changed in the environment of `before` handed on to the server's container."""
+    container = unwrap(launch.argv).container
+    return with_variables(launch, before, container) if container else launch
 
 
 def display(argv: tuple[str, ...]) -> str:
@@ -98,8 +123,8 @@ class _Entry:
     python_options: tuple[str, ...] | None  # None: not started as `python …`
 
 
-def _enter(argv: tuple[str, ...], unwrapped: Unwrapped) -> _Entry:
-    at = unwrapped.program
+def _enter(unwrapped: Unwrapped) -> _Entry:
+    argv, at = unwrapped.argv, unwrapped.program
     if unwrapped.obstacles or at >= len(argv):
         return _Entry(engine=GENERIC, arguments=len(argv), python_options=None)
     options: tuple[str, ...] | None = None
@@ -143,6 +168,8 @@ def _interpreter(
 ) -> tuple[str, ...]:
     if unwrapped.obstacles or unwrapped.program >= len(argv):
         return ()
+    if unwrapped.container:
+        return ()  # it stands in the image: what is asked of it would be a container more
     program = argv[unwrapped.program]
     if entry.python_options is not None:
         return (*unwrapped.runner, program, *entry.python_options, "-")

@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
+from shakedown.engines.containers import CLIENTS, ContainerCommand, Obstacle, read_run
 from shakedown.engines.shared import words
 
 # Options that take the next token, and how many plain words follow them, per wrapper.
@@ -29,7 +30,8 @@ _VALUED: dict[str, tuple[str, ...]] = {
 }
 _WORDS = {"timeout": 1, "taskset": 1}
 
-_CONTAINERS = frozenset({"docker", "podman", "nerdctl", "kubectl", "apptainer", "singularity"})
+_ELSEWHERE = frozenset({"kubectl", "docker-compose", "podman-compose"})
+_ROOMS = frozenset({"apptainer", "singularity", "enroot"})  # what they start descends from them
 _SHELLS = frozenset({"bash", "sh", "dash", "zsh", "ksh", "fish", "csh", "tcsh"})
 _LAUNCHERS = frozenset({"torchrun", "accelerate", "mpirun", "mpiexec", "srun", "ray", "ssh"})
 
@@ -37,22 +39,19 @@ _ASSIGNMENT = re.compile(r"[A-Za-z_][A-Za-z0-9_]*=")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Obstacle:
-    """Why the server's own flags cannot be changed through this command, and the way out."""
-
-    what: str
-    hint: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Unwrapped:
-    """Where the server's own command begins, and what the wrappers before it do to its environment."""
+    """Where the server's own command begins, and what the wrappers before it do to its environment.
 
+    `argv` is the command as given, but for an image that is a server: its entry point stands in its place.
+    """
+
+    argv: tuple[str, ...]
     program: int
-    assigned: tuple[tuple[str, str, int], ...] = ()
+    assigned: tuple[tuple[str, str | None, int], ...] = ()  # None: as the environment has it
     unset: tuple[tuple[str, tuple[int, ...]], ...] = ()
     obstacles: tuple[Obstacle, ...] = ()
     runner: tuple[str, ...] = ()  # `uv run …`: chooses the interpreter, so it stays before it
+    container: ContainerCommand | None = None
 
 
 def base_name(token: str) -> str:
@@ -62,12 +61,22 @@ def base_name(token: str) -> str:
 def unwrap(argv: tuple[str, ...]) -> Unwrapped:
     """Look through every known wrapper; tokens are only read."""
     at = 0
-    assigned: list[tuple[str, str, int]] = []
+    assigned: list[tuple[str, str | None, int]] = []
     unset: list[tuple[str, tuple[int, ...]]] = []
     obstacles: list[Obstacle] = []
     runner: tuple[str, ...] = ()
+    container: ContainerCommand | None = None
     while at < len(argv):
         name = base_name(argv[at])
+        if name in CLIENTS and container is None:
+            found = read_run(argv, at)
+            if isinstance(found, Obstacle):
+                obstacles.append(found)
+                break
+            container, argv, at = found, found.seen, found.program
+            assigned = list(found.assigned())  # nothing else reaches the server
+            unset.clear()
+            continue
         if obstacle := _opaque(name, argv[at]):
             obstacles.append(obstacle)
             break
@@ -83,11 +92,13 @@ def unwrap(argv: tuple[str, ...]) -> Unwrapped:
         if name == "uv":
             runner = argv[begin:at]
     return Unwrapped(
+        argv=argv,
         program=min(at, len(argv)),
         assigned=tuple(assigned),
         unset=tuple(unset),
         obstacles=tuple(obstacles),
         runner=runner,
+        container=container,
     )
 
 
@@ -139,9 +150,15 @@ def _opaque(name: str, token: str) -> Obstacle | None:
             what=f"`{token}` is a shell script: its flags stand inside it",
             hint="Give the command that it starts in the end (ps -ww -o args= -p PID), or --pid PID.",
         )
-    if name in _CONTAINERS:
+    if name in _ELSEWHERE:
         return Obstacle(
-            what=f"`{token}` starts the server in a container, which is not supported yet",
+            what=f"what `{token}` starts could not be ended by a container's ID",
+            hint="Run shakedown inside the container, or give a `docker run` command.",
+            unended=True,
+        )
+    if name in _ROOMS:
+        return Obstacle(
+            what=f"`{token}` starts the server in a container whose options are not known here",
             hint="Run shakedown inside the container, or give the engine's own command.",
         )
     if name in _LAUNCHERS:

@@ -54,6 +54,11 @@ class Family:
     def find(self, pid: int) -> Member | None:
         return self._members.get(pid)
 
+    def adopt(self, pid: int) -> bool:
+        """Take in a process that the caller has proven ours; its descendants follow with the next looks."""
+        stat = procfs.read_stat(pid)
+        return stat is not None and not stat.is_dead and self._adopt(pid, stat.started_ticks)
+
     def bury(self) -> bool:
         """Forget those that have exited (a zombie has). Says whether there were any."""
         dead = [self._pid_of[handle] for handle, _ in self._poll.poll(0)]

@@ -84,6 +84,7 @@ def start_supervisor(
         "detach": detach,
         "cgroups": cgroups,
         "log_bytes": log_bytes,
+        "container": _container(launch),
     }
     orders, lifeline = os.pipe()
     answers, answerer = os.pipe()
@@ -110,6 +111,17 @@ def start_supervisor(
     leader = Identity(pid=leader_pid, started_ticks=leader_ticks)
     run = Run(folder=folder, supervisor=supervisor, leader=leader, started_s=answer["started_s"])
     return run, line
+
+
+def _container(launch: Launch) -> dict[str, Any] | None:
+    found = launch.container
+    if found is None or found.id_file is None:
+        return None
+    program, *options = found.client
+    path = str(launch.cwd / program) if "/" in program else program
+    program = shutil.which(path, path=launch.env.get("PATH", os.defpath)) or program
+    ports = [(outer, inner) for _, outer, inner in found.ports]
+    return {"client": [program, *options], "id_file": str(found.id_file), "ports": ports}
 
 
 def was_begun(folder: Path) -> bool:

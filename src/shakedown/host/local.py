@@ -28,13 +28,15 @@ from shakedown.core import (
 )
 from shakedown.errors import HostProblem
 from shakedown.host import cgroup, execution, output, procfs, sockets, stacks
+from shakedown.host.container import ContainerRun
 from shakedown.host.family import Family
+from shakedown.host.foreign import listening_on
 from shakedown.host.gpu import GpuReader
 from shakedown.host.ladder import bring_down
 from shakedown.host.launching import Lifeline, check_launch, start_supervisor, was_begun
 from shakedown.host.samples import Sampler
 from shakedown.host.shm import sweep
-from shakedown.host.state import RunState, read_state, write_state
+from shakedown.host.state import ContainerState, RunState, read_state, write_state
 from shakedown.redact import Redactor, written_secrets
 
 _AFTER_GRACE_S = 30.0  # the ladder's own limits add up to less
@@ -102,6 +104,8 @@ class LocalHost:
         state = self._state(run)
         if state is None:
             return Missing(what="processes", why=f"the state of the run cannot be read: {run.folder}")
+        if state.container and not state.container.first and state.ended is None:
+            return Missing(what="processes", why="those of its container are not seen from here")
         owned = set(state.owned)
         if state.cgroup and state.ended is None:
             grouped = cgroup.pids_in(Path(state.cgroup)) or set()
@@ -136,10 +140,15 @@ class LocalHost:
 
     def listener(self, port: int, run: Run | None = None) -> Listener | None:
         """Who listens on a TCP port of this machine; `ours` only if nobody but the run does."""
+        state = self._state(run) if run else None
         inodes = sockets.listening_inodes(port)
+        if state and (container := state.container):
+            if not container.first:  # nobody held the port before, and more cannot be seen from here
+                return Listener(port=port, pid=None, program="a container", ours=True) if inodes else None
+            if inner := dict(container.ports).get(port):
+                return self._listener_inside(container.first, port, inner)
         if not inodes:
             return None
-        state = self._state(run) if run else None
         owned = {pid for pid, ticks in state.owned if procfs.is_alive(pid, ticks)} if state else set()
         held = {inode: pid for pid in owned for inode in (procfs.socket_inodes(pid) or set()) & inodes}
         ours = held.keys() == inodes
@@ -147,6 +156,12 @@ class LocalHost:
             held = {i: pid for i, pid in sockets.holders_of(inodes - held.keys()).items()}
         pid = min(held.values(), default=None)
         return Listener(port=port, pid=pid, program=self._program(pid), ours=ours)
+
+    def _listener_inside(self, first: int, port: int, inner: int) -> Listener | None:
+        """On a port that leads into the run's container, in whose network somebody must listen."""
+        if inner not in {number for _, number in listening_on(first).values()}:
+            return None
+        return Listener(port=port, pid=first, program=self._program(first), ours=True)
 
     def end(self, run: Run, *, grace_s: float) -> Ending:
         """End everything of the run: ask the leader, wait `grace_s`, ask all, kill. Already dead is fine."""
@@ -159,6 +174,8 @@ class LocalHost:
         if state.ended is None:
             state = self._end_without_supervisor(run, state, grace_s)
         left = self._sample(run, [(pid, ticks) for pid, ticks in state.left if procfs.is_alive(pid, ticks)])
+        if state.container and not state.container.gone:
+            left = (*left, _container_left(state.container))
         if held := self._held.pop(run.folder, None):
             held.lifeline.close()
         seconds = time.monotonic() - began
@@ -203,7 +220,7 @@ class LocalHost:
         """What is written of a run; after a reboot nothing of it lives."""
         state = read_state(run.folder)
         if state and state.boot_id != procfs.boot_id():
-            state.owned, state.left, state.cgroup = [], [], None
+            state.owned, state.left, state.cgroup, state.container = [], [], None, None
             state.ended = state.ended or "the machine was restarted"
         return state
 
@@ -239,6 +256,10 @@ class LocalHost:
     def _end_without_supervisor(self, run: Run, state: RunState, grace_s: float) -> RunState:
         """The supervisor was killed: what it wrote down still proves what is ours."""
         family = Family(root=None, group=Path(state.cgroup) if state.cgroup else None, known=state.owned)
+        if found := state.container:
+            container = ContainerRun(found.client, Path(found.id_file), os.environ)
+            container.end(grace_s, time.sleep, lambda: False)
+            found.gone, grace_s = container.end_surely(time.sleep), 0.0
         fall = bring_down(family, state.leader[0], grace_s, turn=time.sleep, hurried=lambda: False)
         if state.cgroup:
             cgroup.remove(Path(state.cgroup))
@@ -268,6 +289,26 @@ def signal_process(process: Identity, number: int) -> None:
 def _reap(pid: int) -> None:
     with contextlib.suppress(ChildProcessError):
         os.waitpid(pid, os.WNOHANG)
+
+
+def _container_left(container: ContainerState) -> ProcessSample:
+    """What is shouted of a container that its engine did not say to be gone."""
+    own = ContainerRun(container.client, Path(container.id_file), {}).id or "?"
+    return ProcessSample(
+        pid=container.first,
+        started_ticks=0,
+        ppid=0,
+        name=f"container {own[:12]}",
+        state="?",
+        wchan="",
+        cpu_s=0.0,
+        children_cpu_s=0.0,
+        rss_bytes=0,
+        minor_faults=0,
+        read_bytes=0,
+        written_bytes=0,
+        threads=0,
+    )
 
 
 def _unwritten(run: Run) -> RunState:

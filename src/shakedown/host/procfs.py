@@ -124,6 +124,11 @@ def read_wchan(pid: int) -> str:
     return (_read(f"/proc/{pid}/wchan") or b"").decode("utf-8", "replace")
 
 
+def read_cgroups(pid: int) -> str:
+    """The groups a process is in, in every hierarchy; "" where it is gone."""
+    return (_read(f"/proc/{pid}/cgroup") or b"").decode("utf-8", "replace")
+
+
 def read_io(pid: int) -> tuple[int, int]:
     """(bytes read, bytes written) through system calls; zeros where we may not look."""
     raw = _read(f"/proc/{pid}/io") or b""

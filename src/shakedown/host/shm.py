@@ -30,11 +30,11 @@ class ShmWatch:
 
     def sample(self, pids: Iterable[int], *, now: bool = False) -> bool:
         """Look what the processes use, if it is time to. Says whether something new was seen."""
-        began = time.monotonic()
+        began, used_s = time.monotonic(), time.thread_time()
         if began < self._next_list_s and not now:
             return False
         listed = _numbers()
-        self._next_list_s = began + (time.monotonic() - began) / _SHARE
+        self._next_list_s = began + (time.thread_time() - used_s) / _SHARE
         now |= began >= self._next_s or (bool(listed - self._listed) and self._at_once > 0)
         self._listed = listed
         if not now or listed <= self._before | {(it.device, it.inode) for it in self.seen}:
@@ -44,7 +44,7 @@ class ShmWatch:
         for pid in pids:
             used = procfs.shm_used(pid) or set()
             self.seen |= {it for it in used if (it.device, it.inode) not in self._before}
-        self._next_s = began + max(_EVERY_S, (time.monotonic() - began) / _SHARE)
+        self._next_s = began + max(_EVERY_S, (time.thread_time() - used_s) / _SHARE)
         return len(self.seen) > known
 
 

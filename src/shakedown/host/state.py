@@ -1,13 +1,13 @@
 """What a run's folder tells about it: `state.json`, written by the supervisor, read by everybody else.
 
-It never holds a command, a variable or a line of output.
+It never holds a command of the launch, a variable or a line of output.
 """
 
 from __future__ import annotations
 
 import json
 import os
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,17 @@ from shakedown.host.procfs import ShmObject
 
 FILE = "state.json"
 _SCHEMA = 1
+
+
+@dataclass(slots=True, kw_only=True)
+class ContainerState:
+    """`ports`: (port of this machine, port inside). `first`: its first process, 0 until seen from here."""
+
+    client: list[str]
+    id_file: str
+    ports: list[tuple[int, int]]
+    first: int = 0
+    gone: bool = False  # seen to be, after the run was ended
 
 
 @dataclass(slots=True, kw_only=True)
@@ -37,11 +48,13 @@ class RunState:
     swept: list[str] = field(default_factory=list)
     forced: bool = False
     problem: str | None = None
+    container: ContainerState | None = None
 
 
 def write_state(folder: Path, state: RunState) -> None:
     """Replace the file at once: a reader sees the old or the new, never a half."""
     fields = {name: getattr(state, name) for name in RunState.__slots__}
+    fields["container"] = asdict(state.container) if state.container else None
     new = folder / f"{FILE}.new"
     handle = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     try:
@@ -64,4 +77,6 @@ def read_state(folder: Path) -> RunState | None:
     for name in ("owned", "left"):
         fields[name] = [(pid, ticks) for pid, ticks in fields[name]]
     fields["shm"] = [ShmObject(*it) for it in fields["shm"]]
+    if container := fields.get("container"):
+        fields["container"] = ContainerState(**container)
     return RunState(**fields)

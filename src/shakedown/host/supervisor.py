@@ -20,17 +20,20 @@ from typing import Any
 
 from shakedown.host import cgroup, procfs
 from shakedown.host.child import fork_server
+from shakedown.host.container import ContainerRun, is_of
 from shakedown.host.family import Family
 from shakedown.host.ladder import bring_down
 from shakedown.host.output import RawOutput, RedactedLog, drain
 from shakedown.host.scrub import Scrubber
 from shakedown.host.shm import ShmWatch, sweep
-from shakedown.host.state import RunState, write_state
+from shakedown.host.state import ContainerState, RunState, write_state
 from shakedown.redact import Redactor
 
 _PR_SET_CHILD_SUBREAPER = 36
 _DRAIN_S = 0.1
 _LOOK_S = 0.5
+_CLIENT_S = 1.0  # a client ends by itself once its container is gone
+_SEEK_S = 1.0  # between questions for the container's first process, until it runs
 _LOOK_AGAIN_S = 5.0  # every process judged anew
 _GRACE_S = 15.0  # where nobody said another: a healthy SGLang needs 5-8 s
 _ORPHANED_GRACE_S = 0.5  # nobody waits for a gentle end any more; all of it is over within 2 s
@@ -59,9 +62,13 @@ class Supervisor:
             cgroup=str(self._group) if self._group else None,
             armed=not spec["detach"],
         )
+        self._container: ContainerRun | None = None
+        if given := spec["container"]:
+            self._state.container = ContainerState(**given)
+            self._container = ContainerRun(given["client"], Path(given["id_file"]), spec["env"])
         self._orders = b""
         self._behind = False  # more output waits
-        self._looked_s = self._judged_s = 0.0
+        self._looked_s = self._judged_s = self._sought_s = 0.0
         self._poll = select.poll()
         self._poll.register(0, select.POLLIN)
 
@@ -82,6 +89,7 @@ class Supervisor:
         """Watch over the run until asked to end it, or until nobody who could ask is left."""
         while not self._why:
             self._turn(_DRAIN_S)
+            self._seek_container()
             if not self._family.members and not self._state.armed and self._state.exit:
                 self._look(thorough=True)
                 self._why = None if self._family.members else "everything exited"
@@ -92,13 +100,15 @@ class Supervisor:
         self._turn(0.0)  # the patience we are asked to have may wait to be read
         self._look(thorough=True)
         self._sample_shm()
+        grace_s = self._grace_s
+        if self._container:  # its client may be deaf, or gone: the container is asked itself
+            self._container.end(grace_s, self._turn, self._is_hurried)
+            grace_s = min(grace_s, _CLIENT_S)
         fall = bring_down(
-            self._family,
-            self._state.leader[0],
-            self._grace_s,
-            turn=self._turn,
-            hurried=lambda: self._asked > 1 or self._abandoned,
+            self._family, self._state.leader[0], grace_s, turn=self._turn, hurried=self._is_hurried
         )
+        if self._container and self._state.container:
+            self._state.container.gone = self._container.end_surely(self._turn)
         self._reap()
         self._state.swept = sweep(self._state.shm)
         self._drain(most_bytes=2 * self._log_bytes)
@@ -112,8 +122,26 @@ class Supervisor:
         self._state.ended = why
         self._save()
 
+    def _is_hurried(self) -> bool:
+        return self._asked > 1 or self._abandoned
+
+    def _seek_container(self) -> None:
+        """Its processes descend from whoever runs containers here, not from us: they are told, and proven."""
+        seen, now = self._state.container, time.monotonic()
+        if not self._container or not seen or seen.first or now - self._sought_s < _SEEK_S:
+            return
+        self._sought_s = now
+        first = self._container.first_process(self._turn, lambda: self._why is not None)
+        known = first is not None and self._family.find(first) is not None  # podman's descend from its client
+        if first and (known or (is_of(first, self._container.id or "-") and self._family.adopt(first))):
+            seen.first = first
+            self._look(thorough=True)
+            self._save()
+
     def abandon(self) -> None:
         """We are broken: leave no server without a supervisor."""
+        if self._container:
+            self._container.end(0.0, time.sleep, lambda: True)
         fall = bring_down(self._family, self._state.leader[0], 0.0, turn=time.sleep, hurried=lambda: True)
         self._state.left = [(member.pid, member.started_ticks) for member in fall.left]
         self._state.ended, self._state.forced = "the supervisor failed", fall.forced

@@ -6,7 +6,7 @@ import signal
 import time
 from pathlib import Path
 
-from shakedown.core import Ending, RecordState, SearchRecord, TrialRecord
+from shakedown.core import Ending, Missing, RecordState, SearchRecord, TrialRecord
 from shakedown.errors import HostProblem
 from shakedown.host import foreign
 from shakedown.host.felling import Felled, fell
@@ -42,7 +42,10 @@ def stop_trial(ledger: Ledger, host: LocalHost, trial: TrialRecord, *, dry_run: 
     except HostProblem:
         return said(trial, "nothing was started", ())
     running = host.processes(run)
-    names = [f"{p.name} (pid {p.pid})" for p in running] if isinstance(running, tuple) else []
+    if isinstance(running, Missing):  # inside a container, for one
+        names = ["what it started"]
+    else:
+        names = [f"{p.name} (pid {p.pid})" for p in running]
     if not names:
         return said(trial, "nothing of it is running", ())
     detached = DETACHED_FACT in dict(trial.facts)
