@@ -55,6 +55,7 @@ ENVIRONMENTS = {
     "program": {},
 }
 LEARNT_FROM = 3  # plain starts
+LEFT_ALONE = Limits(suspect_s=7200.0, blocked_s=7200.0)
 GOOD = (ANSWERS, Verdict.SERVES.value, Verdict.SLOW.value)
 
 Rows = Mapping[str, Mapping[str, Any]]
@@ -111,6 +112,7 @@ class Bench:
             "engine": start.engine,
             "population": start.population,
             "hung": start.hung,
+            "left_alone": start.left_alone,
             "at": datetime.now(UTC).isoformat(timespec="seconds"),
             "load_average": round(os.getloadavg()[0], 1),
         }
@@ -156,14 +158,15 @@ class Bench:
         stem = self._traces / start.id
         host = RecordingHost(stem, stage.groups)
         reading = read_request(LaunchRequest(launch=launch), host, Silent(), live=False)
+        command = reading.command
         budgets = learnt_by(start, rows)
         subject = Subject(
             title=start.id,
             launch=launch,
-            engine=reading.command.engine,
+            engine=command.engine,
             port=reading.port,
             target=reading.target,
-            limits=Limits(learnt=budgets, own_s=own_limits(reading.command)),
+            limits=LEFT_ALONE if start.left_alone else Limits(learnt=budgets, own_s=own_limits(command)),
             deadline_s=start.deadline_s,
         )
         with stem.with_name(stem.name + ".times").open("w") as log, contextlib.closing(host):

@@ -27,6 +27,7 @@ class Start:
     flags: tuple[str, ...] = ()
     learnt: bool = False
     answers: bool = True  # all questions of a run are asked, a minute's work on two cores; else until one is
+    left_alone: bool = False  # watched but not judged: what does the engine's own watchdog do?
     deadline_s: float = 420.0
 
     @property
@@ -99,10 +100,19 @@ BROKEN = (
     ("sglang", "stuck tokenizer", 1, (), {f"{STUCK}_TOKENIZER": "3600"}, WATCHDOG),
 )  # fmt: skip
 
+STUCK_AT = {"scheduler": "SCHEDULER_INIT", "detokenizer": "DETOKENIZER", "tokenizer": "TOKENIZER"}
+# place, flags: its own watchdog set short, and as it comes
+WATCHDOGS = (
+    ("scheduler", ("--soft-watchdog-timeout", "60")),
+    ("detokenizer", ("--soft-watchdog-timeout", "60")),
+    ("tokenizer", ("--soft-watchdog-timeout", "60")),
+    ("scheduler", ()),
+)
+
 
 def all_starts() -> list[Start]:
     """The cheapest engine first; every other healthy start is watched with learnt budgets."""
-    return [*healthy_starts(), *real_hangs(), *program_hangs()]
+    return [*healthy_starts(), *real_hangs(), *program_hangs(), *left_alone()]
 
 
 def healthy_starts() -> Iterator[Start]:
@@ -166,6 +176,23 @@ def program_hangs() -> Iterator[Start]:
                 batch=f"program-{seed}",
                 deadline_s=240.0,
             )
+
+
+def left_alone() -> Iterator[Start]:
+    """SGLang stuck by its own switches, nobody ending it: longer than its watchdog's default of 300 s."""
+    for n, (place, flags) in enumerate(WATCHDOGS):
+        yield Start(
+            id=name("sglang", f"{place} {'60 s' if flags else 'as it comes'}", n, prefix="watchdog"),
+            engine="sglang",
+            population=f"stuck {place}, {'soft watchdog of 60 s' if flags else 'no flags'}",
+            hung=True,
+            seed=n,
+            batch="watchdog",
+            env={f"{STUCK}_{STUCK_AT[place]}": "3600"},
+            flags=flags,
+            left_alone=True,
+            deadline_s=450.0,
+        )
 
 
 def name(engine: str, population: str, n: int, prefix: str = "") -> str:

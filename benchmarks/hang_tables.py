@@ -22,9 +22,11 @@ NEVER = math.inf
 def tables(rows: Mapping[str, Row]) -> str:
     made = [row for row in rows.values() if "not_made" not in row]
     healthy = [row for row in made if not row["hung"]]
-    hung = [row for row in made if row["hung"]]
+    alone = [row for row in made if row.get("left_alone")]
+    hung = [row for row in made if row["hung"] and row not in alone]
     parts = [healthy_table(healthy), alarms(healthy)] if healthy else []
     parts += [hung_table(hung), marks(hung), rivals(hung)] if hung else []
+    parts += [watchdogs(alone)] if alone else []
     left_out = [f"not made here  {id_}: {row['not_made']}" for id_, row in rows.items() if "not_made" in row]
     return "\n\n".join([*parts, *(["\n".join(left_out)] if left_out else [])])
 
@@ -170,6 +172,18 @@ def rivals(rows: Sequence[Row]) -> str:
     for limit_s in SILENCES_S:
         said = [row["log_silence_latency_s"][str(limit_s)] for row in rows]
         add(f"log silent for {limit_s} s", [NEVER if one is None else one for one in said])
+    return "\n".join(lines)
+
+
+def watchdogs(rows: Sequence[Row]) -> str:
+    """What an engine's own watchdog does where nobody else steps in."""
+    lines = ["SGLang's own watchdog on its own stuck switches, left alone"]
+    for row in rows:
+        spoke_s = row["engine_watchdog_s"]
+        said = f"a line in its log after {spoke_s:.0f} s" if spoke_s is not None else "not a word"
+        watched = f"{row['said_s'] - row['moved_s']:.0f} s"
+        end = "it ended" if row["verdict"] == "crashed" else f"still there after {watched}"
+        lines.append(f"  {row['population']:<46} {said}; {end}")
     return "\n".join(lines)
 
 
