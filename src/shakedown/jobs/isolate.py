@@ -18,7 +18,14 @@ from shakedown.jobs.reading import Reading, describe, read_request
 from shakedown.jobs.request import LaunchRequest
 from shakedown.jobs.result import ExitCode, JobResult, Talk, exit_code_of_search
 from shakedown.jobs.rungs import ladder_of
-from shakedown.jobs.searches import end_leftovers, new_search, request_of, require_same_files
+from shakedown.jobs.searches import (
+    SURROUNDINGS,
+    end_leftovers,
+    new_search,
+    request_of,
+    require_same_files,
+)
+from shakedown.jobs.surroundings import look_around, suspicions, told
 from shakedown.jobs.trials import plan_lines
 from shakedown.ledger import MODEL_FACT, Kind, Ledger
 from shakedown.report import isolate_document, isolate_report, isolate_summary
@@ -49,7 +56,8 @@ def isolate_job(
             factors = factors_of(reading.command, reading.table, outside_of(reading, request, fresh))
         if request.dry_run:
             return dry_run(reading, request, factors)
-        search = earlier or new_search(search_id, reading, request, factors, seed)
+        seen = "" if earlier is not None else told(look_around(host, reading))
+        search = earlier or new_search(search_id, reading, request, factors, seed, seen)
         if earlier is None:
             ledger.open_search(search)
         else:
@@ -65,9 +73,12 @@ def isolate_job(
                 factors,
                 oracle,
                 seed=search.seed,
-                clues=Clues(values=values_of(factors, reading.command, reading.table)),
+                clues=Clues(
+                    values=values_of(factors, reading.command, reading.table),
+                    weights=suspicions(dict(search.facts).get(SURROUNDINGS, ""), factors),
+                ),
                 limits=SearchLimits(max_launches=max_launches),
-                report=lambda step: talk.say(told(step)),
+                report=lambda step: talk.say(step_words(step)),
                 ladder=ladder_of(oracle.base, factors),
             )
         except KeyboardInterrupt:
@@ -95,10 +106,12 @@ def announce(ledger: Ledger, reading: Reading, search: SearchRecord, talk: Talk,
         f"may cost about {cost.launches} launches and {cost.seconds / 60:.0f} min "
         f"({basis}), at most {max_launches} launches"
     )
+    if seen := dict(search.facts).get(SURROUNDINGS):
+        talk.say(f"found on this machine, and no cause by itself: {seen}")
     talk.say(f"if interrupted: shakedown isolate --resume {search.id}")
 
 
-def told(step: Step) -> str:
+def step_words(step: Step) -> str:
     return f"  {step.concluded}  ({step.outcome.trial_id}, {step.outcome.seconds:.0f} s)"
 
 

@@ -23,20 +23,28 @@ from shakedown.ledger import Ledger
 from shakedown.redact import REDACTED, Redactor
 
 STARTING_S = 2.0  # a kill may strike a supervisor in mid-start; it ends what it started, a moment later
+SURROUNDINGS = "surroundings"  # the fact that holds what was found on the machine beforehand
 WRITTEN_OUT = "written_out"  # the fact that holds a command whose config file was written out
 
 
 def new_search(
-    search_id: str, reading: Reading, request: LaunchRequest, factors: tuple[Factor, ...], seed: int
+    search_id: str,
+    reading: Reading,
+    request: LaunchRequest,
+    factors: tuple[Factor, ...],
+    seed: int,
+    surroundings: str,
 ) -> SearchRecord:
     command = reading.command
     launch = request.launch
     redactor = Redactor.of(launch.env, command.launch.argv, cwd=launch.cwd)
     expect = "; ".join(map(str, request.expect))
     options = {"ready_url": request.ready_url, "ready_log": request.ready_log, "expect": expect}
-    told_ready = {name: redactor.redact_text(value) for name, value in options.items() if value}
+    told = {name: redactor.redact_text(value) for name, value in options.items() if value}
+    if surroundings:
+        told[SURROUNDINGS] = redactor.redact_text(surroundings)
     if command.launch.argv != launch.argv:
-        told_ready[WRITTEN_OUT] = display(redactor.redact_argv(command.launch.argv))
+        told[WRITTEN_OUT] = display(redactor.redact_argv(command.launch.argv))
     noted = {name: launch.env[name] for name in noted_variables(reading) if name in launch.env}
     return SearchRecord(
         id=search_id,
@@ -49,9 +57,7 @@ def new_search(
         state=RecordState.OPEN,
         seed=seed,
         facts=tuple(
-            sorted(
-                {"host": platform.node(), **facts_of(reading), **told_ready, **dict(request.facts)}.items()
-            )
+            sorted({"host": platform.node(), **facts_of(reading), **told, **dict(request.facts)}.items())
         ),
         factors=factors,
     )
