@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import resource
 import signal
 import subprocess
 import sys
@@ -24,7 +25,7 @@ from shakedown.drafter.conversation import Wishes
 from shakedown.drafter.samples import Sample, read_samples
 from shakedown.drafter.server import Sampling
 from shakedown.drafter.transport import ServerLost
-from shakedown.errors import DataProblem, UsageError
+from shakedown.errors import DataProblem, HostProblem, UsageError
 from shakedown.host import reach
 from shakedown.jobs.draft_synth import synth_job
 from shakedown.jobs.request import LaunchRequest
@@ -165,6 +166,22 @@ def test_a_user_turn_that_the_target_repeats_is_left_out(target: Path, tmp_path:
         synth(target, server.base_url, tmp_path / "out", wanted=5)
     assert len(samples_in(tmp_path / "out")) == 1
     assert left_out_of(tmp_path / "out") == ["the target wrote this user turn before"] * 4
+
+
+def test_a_full_disk_leaves_whole_samples_to_go_on_from(target: Path, tmp_path: Path):
+    """A limit on the size of a file stands in for a full disk: the kernel refuses the write alike."""
+    prompts, out = questions(tmp_path / "p.jsonl", 40), tmp_path / "out"
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    with serving(SERVER, "vllm") as server:
+        try:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (9_000, limits[1]))
+            with pytest.raises(HostProblem, match=r"samples\.jsonl cannot be written: File too large"):
+                synth(target, server.base_url, out, prompts=prompts)
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+        assert 0 < len(samples_in(out)) < 40
+        synth(target, server.base_url, out, prompts=prompts)
+    assert [sample.id for sample in samples_in(out)] == [f"{n:07d}" for n in range(40)]
 
 
 @pytest.mark.slow
