@@ -108,6 +108,7 @@ WATCHDOGS = (
     ("tokenizer", ("--soft-watchdog-timeout", "60")),
     ("scheduler", ()),
 )
+WATCHED = [f"stuck {place}, {'soft watchdog of 60 s' if flags else 'no flags'}" for place, flags in WATCHDOGS]
 
 
 def all_starts() -> list[Start]:
@@ -180,11 +181,11 @@ def program_hangs() -> Iterator[Start]:
 
 def left_alone() -> Iterator[Start]:
     """SGLang stuck by its own switches, nobody ending it: longer than its watchdog's default of 300 s."""
-    for n, (place, flags) in enumerate(WATCHDOGS):
+    for n, ((place, flags), population) in enumerate(zip(WATCHDOGS, WATCHED, strict=True)):
         yield Start(
             id=name("sglang", f"{place} {'60 s' if flags else 'as it comes'}", n, prefix="watchdog"),
             engine="sglang",
-            population=f"stuck {place}, {'soft watchdog of 60 s' if flags else 'no flags'}",
+            population=population,
             hung=True,
             seed=n,
             batch="watchdog",
