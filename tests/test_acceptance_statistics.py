@@ -51,6 +51,15 @@ def test_documents_not_rounds_are_observations():
     assert width == pytest.approx(math.sqrt(10) * (by_round.high - by_round.low), rel=0.15)
 
 
+@given(
+    st.lists(st.tuples(st.integers(0, 90), st.integers(1, 30)), min_size=2, max_size=6), st.integers(0, 99)
+)
+def test_an_interval_never_leaves_what_the_documents_span(pairs, seed):
+    found = bootstrap_ratio([a for a, _ in pairs], [b for _, b in pairs], resamples=200, seed=seed)
+    ratios = [a / b for a, b in pairs]
+    assert min(ratios) - 1e-9 <= found.low <= found.high <= max(ratios) + 1e-9
+
+
 def test_one_document_has_no_interval_and_equal_ones_no_width():
     assert bootstrap_ratio([30], [10]).low is None
     same = bootstrap_ratio([30, 15, 60], [10, 5, 20])

@@ -65,32 +65,23 @@ def bootstrap_ratio(
     resamples: int = RESAMPLES,
     seed: int = SEED,
 ) -> Interval:
-    """A ratio's interval by resampling whole clusters, studentised: skewed ratios keep their coverage."""
+    """A ratio's interval by resampling whole clusters; it never leaves what the clusters themselves span.
+
+    Percentiles of the resampled ratios, taken further out for few clusters as Student's t is wider than the
+    normal distribution (Hesterberg's expanded percentile interval): plain ones are too short by that.
+    """
     above, below = _columns(numerators, denominators)
-    found = ratio(numerators, denominators)
-    if found.clusters < 2:
-        return Interval(value=found.value, low=None, high=None, level=level)
-    if found.standard_error == 0:
-        return Interval(value=found.value, low=found.value, high=found.value, level=level)
-    counts = np.random.default_rng(seed).multinomial(
-        found.clusters, np.full(found.clusters, 1 / found.clusters), size=resamples
-    )
+    value, clusters = float(above.sum() / below.sum()), len(above)
+    if clusters < 2:
+        return Interval(value=value, low=None, high=None, level=level)
+    shares = np.full(clusters, 1 / clusters)
+    counts = np.random.default_rng(seed).multinomial(clusters, shares, size=resamples)
     sums = counts @ below
-    counts, sums = counts[sums > 0], sums[sums > 0]
-    ratios = (counts @ above) / sums
-    squares = counts @ np.stack([above**2, above * below, below**2], axis=1)  # of (above - ratio * below)^2
-    variances = squares[:, 0] - 2 * ratios * squares[:, 1] + ratios**2 * squares[:, 2]
-    errors = np.sqrt(np.maximum(variances, 0) * found.clusters / (found.clusters - 1)) / sums
-    studentised = (ratios - found.value)[errors > 0] / errors[errors > 0]
-    if not len(studentised):
-        return Interval(value=found.value, low=None, high=None, level=level)
-    below_, above_ = np.quantile(studentised, [(1 - level) / 2, (1 + level) / 2])
-    return Interval(
-        value=found.value,
-        low=float(found.value - above_ * found.standard_error),
-        high=float(found.value - below_ * found.standard_error),
-        level=level,
-    )
+    ratios = (counts @ above)[sums > 0] / sums[sums > 0]
+    reach = math.sqrt(clusters / (clusters - 1)) * student_quantile((1 + level) / 2, clusters - 1)
+    tail = NormalDist().cdf(-reach)
+    low, high = np.quantile(ratios, [tail, 1 - tail])
+    return Interval(value=value, low=float(low), high=float(high), level=level)
 
 
 def paired_difference(

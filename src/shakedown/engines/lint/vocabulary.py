@@ -21,7 +21,8 @@ from shakedown.engines.lint.profiles import EngineProfile
 from shakedown.engines.lint.settings import Settings
 
 # By how much rows of one head must point along each other, over rows that have nothing to do with each other,
-# for a reading to count: a trained head keeps the direction of the target's rows that it began as.
+# for a reading to count: a trained head keeps the direction of the target's rows that it began as. Unrelated
+# rows are no zero: 0.43 on average in SmolLM2-135M.
 CLEARLY = 0.1
 
 
