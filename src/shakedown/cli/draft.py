@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from shakedown.cli.finish import finish
-from shakedown.cli.options import Url, apply_all, command_argument, launch_options
+from shakedown.cli.options import Url, apply_all, command_argument, json_option, launch_options
 from shakedown.cli.output import choose_talk
 
 if TYPE_CHECKING:
@@ -126,3 +126,57 @@ def synth(
         return synth_job(request, LaunchRequest.here(command, **options), choose_talk())
 
     finish("draft synth", as_json, job)
+
+
+@draft.command()
+@click.option("--target", metavar="M", required=True, help="The model to draft for: folder or name.")
+@click.option(
+    "--samples",
+    type=click.Path(path_type=Path, dir_okay=False, exists=True),
+    required=True,
+    help="From `draft synth`.",
+)
+@click.option("--out", type=click.Path(path_type=Path, file_okay=False), required=True, help="Folder.")
+@click.option(
+    "--backend",
+    type=click.Choice(["transformers", "vllm", "sglang"]),
+    default="transformers",
+    show_default=True,
+    help="What computes the states; an engine's are first held against the reference's.",
+)
+@click.option(
+    "--engine-python",
+    type=click.Path(path_type=Path, dir_okay=False, exists=True),
+    help="The Python that has vLLM or SGLang, where it is not this one.",
+)
+@click.option(
+    "--engine-options", type=JsonObject(), metavar="JSON", help='As in {"tensor_parallel_size": 8}.'
+)
+@click.option(
+    "--device", metavar="D", help="For transformers: cuda, cuda:1, cpu. Left out: a GPU if there is one."
+)
+@click.option("--dtype", type=click.Choice(["bfloat16", "float32"]), default="bfloat16", show_default=True)
+@click.option("--batch-tokens", type=click.IntRange(1), help="For transformers: computed at once.")
+@click.option(
+    "--streamed/--whole",
+    default=None,
+    help="For transformers: a layer in memory at a time, or all. Left out: all, if they fit.",
+)
+@click.option(
+    "--parity-sequences",
+    type=click.IntRange(1),
+    default=64,
+    show_default=True,
+    help="Held against the reference before an engine's long capture.",
+)
+@click.option("--dry-run", is_flag=True, help="Print what would be captured and its size; capture nothing.")
+@json_option
+def extract(as_json: bool, engine_options: dict[str, Any] | None, **options: Any) -> None:
+    """Capture the target's hidden states on samples; goes on where a kill left it."""
+
+    def job() -> JobResult:
+        from shakedown.jobs.draft_extract import ExtractRequest, extract_job
+
+        return extract_job(ExtractRequest(engine_options=engine_options or {}, **options), choose_talk())
+
+    finish("draft extract", as_json, job)

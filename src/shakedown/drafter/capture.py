@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import TracebackType
 from typing import Protocol
 
 import torch
@@ -44,6 +45,17 @@ class Capture(Protocol):
     def window_tokens(self) -> int:
         """How many tokens it likes to be given at once."""
         ...
+
+    @property
+    def first_tokens(self) -> int:
+        """How many are enough to learn its rate."""
+        ...
+
+    def __enter__(self) -> Capture: ...
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None: ...
 
     def capture(self, requests: Sequence[Request]) -> Iterator[Document]:
         """A document for each request, in any order. Raises DataProblem or EnvironmentProblem."""

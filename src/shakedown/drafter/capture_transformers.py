@@ -49,6 +49,7 @@ class TransformersCapture:
         self.target = target
         self.backend = Backend(name="transformers", version=transformers.__version__)
         self.window_tokens = stream_tokens or BATCHES_A_WINDOW * batch_tokens
+        self.first_tokens = stream_tokens or 2 * batch_tokens
         self._device = torch.device(device)
         self._dtype = dtype
         self._batch_tokens = batch_tokens

@@ -8,7 +8,7 @@ from __future__ import annotations
 import fcntl
 import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -180,6 +180,10 @@ class StatesWriter:
         self._gathered_bytes += document.aux.nbytes + document.last.nbytes
         if self._gathered_bytes >= self._shard_bytes:
             self._flush()
+
+    def note_parity(self, parity: Mapping[str, Any]) -> None:
+        """Enters what a scan found; it stands in the manifest from the first shard on."""
+        self.manifest = replace(self.manifest, parity=parity)
 
     def finish(self) -> StatesManifest:
         """Writes what is left and marks the folder complete."""

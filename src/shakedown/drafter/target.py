@@ -168,3 +168,23 @@ def refuse_other_shapes(target: Target) -> None:
                 f"{target.path}: the {what} {name} is {list(target.weights.shape(name))}; config.json says"
                 f" {target.vocab_size} tokens of width {target.hidden_size}"
             )
+
+
+def find_checkpoint(name: str) -> Path:
+    """The folder of a target that is given as a folder, or by its name in the local cache of Hugging Face.
+
+    Nothing is downloaded. Raises UsageError where it is neither.
+    """
+    folder = Path(name)
+    if folder.is_dir():
+        return folder
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import HFValidationError, LocalEntryNotFoundError
+
+    try:
+        return Path(snapshot_download(name, local_files_only=True))
+    except (HFValidationError, LocalEntryNotFoundError):
+        raise UsageError(
+            f"{name} is neither a folder nor the name of a model in the local cache",
+            "--target is the folder of a model's checkpoint",
+        ) from None

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import os
 from collections.abc import Iterator
 from functools import cached_property
@@ -75,8 +76,16 @@ class Weights:
         return found
 
     @property
-    def stored_bytes(self) -> int:
-        return sum((self.folder / file).stat().st_size for file in sorted(set(self.files.values())))
+    def numbers(self) -> int:
+        """How many numbers all weights are, unpacked."""
+        return sum(self._count(name) for name in self.files)
+
+    def _count(self, name: str) -> int:
+        if name.endswith((".weight_shape", ".weight_scale", ".weight_scale_inv")):
+            return 0
+        if name.endswith(".weight_packed"):
+            return math.prod(self.tensor(name.removesuffix("packed") + "shape").tolist())
+        return math.prod(self.shape(name))
 
     def fingerprint(self) -> str:
         """SHA-256 of the config and of each file's size and 64 samples of 64 KiB: quick for a terabyte."""
