@@ -177,6 +177,7 @@ def test_gpt_oss_counts_otherwise_in_a_newer_sglang():
         ({"head_dim": 16}, "tensor-shape", TITLES),
         ({"rope_theta": 500000.0}, "rope-conflict", TITLES),
         ({"shakedown": {"rope": {"rope_theta": 5e5, "rope_type": "default"}}}, "rope", TITLES),
+        ({"norm_output": True, "shakedown": {"switches": {}}}, "switch-unlike-training", TITLES),
         ({"eagle_aux_hidden_state_layer_ids": [27, 15, 2]}, "layer-order", VLLM),
         ({"eagle_aux_hidden_state_layer_ids": [2, 15, 31]}, "layer-range", VLLM),
     ],

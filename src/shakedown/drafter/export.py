@@ -23,6 +23,7 @@ from shakedown.drafter.vocabulary import DraftVocabulary
 from shakedown.engines.lint import EngineProfile, LayerRule, written
 from shakedown.engines.lint.facts import AUX_KEY, PROVENANCE
 from shakedown.engines.lint.positions import rope_of
+from shakedown.engines.lint.switches import SWITCHES
 from shakedown.errors import DataProblem, EnvironmentProblem, UsageError
 
 STORED = torch.bfloat16
@@ -119,6 +120,7 @@ def config_of(
             "target_layers": config.target_layers,
             "target_architecture": config.target_architecture,
             "rope": rope,
+            "switches": dict.fromkeys(SWITCHES, False),
             "version": __version__,
             **provenance,
         },

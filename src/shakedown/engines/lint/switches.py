@@ -5,7 +5,7 @@ It judges neither layers nor tensors.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from shakedown.engines.lint.facts import (
     DrafterFacts,
@@ -18,7 +18,7 @@ from shakedown.engines.lint.facts import (
 from shakedown.engines.lint.profiles import EngineProfile
 from shakedown.engines.lint.settings import Settings
 
-EFFECTS = {
+SWITCHES = {
     "norm_before_residual": "the residual gets the un-normed fc output; in training it got the normed one",
     "norm_before_fc": "it does not norm the concatenated states before fc",
     "fc_norm": "it does not norm each state before fc",
@@ -72,7 +72,15 @@ def _other_version(profile: EngineProfile) -> str:
 
 def judge_switches(drafter: DrafterFacts, settings: Settings, profile: EngineProfile) -> Iterator[Finding]:
     honoured = profile.honoured.get(settings.module or "", frozenset())
-    for name, effect in EFFECTS.items():
+    recorded = drafter.provenance.get("switches")
+    for name, effect in SWITCHES.items():
+        if isinstance(recorded, Mapping) and bool(recorded.get(name)) != settings.switch(name):
+            yield misdrafting(
+                "switch-unlike-training",
+                f"{name} is {settings.switch(name)}; the drafter was trained with the contrary",
+                "the config beside what was recorded at export",
+                f'set "{name}": {str(bool(recorded.get(name))).lower()}',
+            )
         if not settings.switch(name):
             continue
         top_level = bool(settings.raw.get(name))
