@@ -152,7 +152,9 @@ def test_gpt_oss_counts_otherwise_in_a_newer_sglang():
     config = healthy_config()
     config["eagle_aux_hidden_state_layer_ids"] = [24, 30, 36]
     config["eagle_config"]["eagle_aux_hidden_state_layer_ids"] = [24, 30, 36]
-    assert failing(judge(facts(config), gpt), "layer-ids") == ["SGLang 0.5.14"]
+    reports = judge(facts(config), gpt)
+    assert failing(reports, "layer-ids") == failing(reports, "layer-range") == ["SGLang 0.5.14"]
+    assert reports["SGLang 0.5.23"].verdict is Serving.AS_TRAINED
 
 
 @pytest.mark.parametrize(

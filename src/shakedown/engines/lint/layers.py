@@ -160,7 +160,7 @@ def judge_layers(
         yield note(
             "layer-ids-default", "ignores the configured layers; its default happens to be the same", place
         )
-    yield from _judge_range(takes, layers, profile)
+    yield from _judge_range(takes, layers, profile, rule_for(profile, target))
 
 
 def _ids_read(
@@ -219,8 +219,9 @@ def _judge_block(config: Mapping[str, Any], profile: EngineProfile) -> Iterator[
 
 
 def _judge_range(
-    takes: Sequence[int] | None, layers: int | None, profile: EngineProfile
+    takes: Sequence[int] | None, layers: int | None, profile: EngineProfile, rule: LayerRule
 ) -> Iterator[Finding]:
+    """SGLang's models have no place to capture what leaves the last layer, but for those that count to N."""
     if not takes:
         return
     if list(takes) != sorted(set(takes)):
@@ -230,7 +231,8 @@ def _judge_range(
             f"layers {_shown(takes)}",
             "train and write them in ascending order, each once",
         )
-    last = (layers - 1 if profile.is_sglang else layers) if layers else None
+    ends_before = profile.is_sglang and rule is not LayerRule.OUTPUT_UNLESS_LAST_IS_N
+    last = (layers - 1 if ends_before else layers) if layers else None
     if last is not None and (min(takes) < 0 or max(takes) > last):
         yield not_loading(
             "layer-range",
