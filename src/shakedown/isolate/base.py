@@ -13,6 +13,7 @@ from shakedown.isolate.judge import compare
 from shakedown.isolate.notebook import shows_nothing
 
 UNTRIED = Check(value=None, note="no rung was tried")
+NO_CURE = Check(value=None, note="its engine offers no other choice to try")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,13 +71,17 @@ def climb(ladder: Ladder, look: Callable[[Rung, bool], Outcome], top: Outcome) -
                     rung=rung.name,
                     rung_fails=_seen((outcome, second), top.judgement),
                     next_simpler_passes=_passes(below),
+                    workaround_serves=NO_CURE,
                 )
             outcome = second  # it failed once and passed once: nothing is proven by that
         below = outcome
     if below is None or wrong or not ladder.beyond:
         return NO_LADDER
     return RungFinding(
-        rung=ladder.beyond, rung_fails=_seen((top,), top.judgement), next_simpler_passes=_passes(below)
+        rung=ladder.beyond,
+        rung_fails=_seen((top,), top.judgement),
+        next_simpler_passes=_passes(below),
+        workaround_serves=NO_CURE,
     )
 
 

@@ -170,7 +170,10 @@ class Search:
                     workaround_serves=Check(value=True, trial_ids=(outcome.trial_id,)),
                     workaround=Workaround(kept=frozenset(self.factors), changes=changes, substitutes=change),
                 )
-        return base
+        tried = tuple(
+            it.outcome.trial_id for it in self.book.steps if it.experiment.purpose is Purpose.WORKAROUND
+        )
+        return replace(base, workaround_serves=Check(value=False, trial_ids=tried)) if tried else base
 
     def _search(self, arena: Arena) -> Ended:
         """Find a cause, remove its cheapest member, and go on with what still fails without it."""

@@ -39,6 +39,10 @@ def size_words(count):
     return f"{count:.1f} TiB"
 
 
+class RungFailed(Exception):
+    """What a rung stands for does not hold on this machine."""
+
+
 def passed(name, told=""):
     """A rung's last word: it ran to its end, and what it computed is right."""
     print(f"SHAKEDOWN RUNG PASSED {name} {told}".rstrip(), flush=True)

@@ -1,0 +1,58 @@
+"""All-reduce over as many ranks as the launch has, in its environment: the sum is right on every rank.
+
+The ranks meet at the launch's own host address where it names one, else on the loopback.
+"""
+
+import socket
+import subprocess
+from datetime import timedelta
+
+RANKS, DEVICE = PARAMS.get("ranks", 2), PARAMS.get("device", "cpu")
+PATIENCE = timedelta(minutes=10)  # the watch outside says sooner that nothing moves
+
+
+def rank(number):
+    import torch
+    import torch.distributed as dist
+
+    if DEVICE == "cuda":
+        torch.cuda.set_device(number)
+    dist.init_process_group("nccl" if DEVICE == "cuda" else "gloo", timeout=PATIENCE)
+    print(f"rank {number} has met the others", flush=True)
+    for count in (1, 4096, 1 << 20):
+        tensor = torch.full((count,), float(number + 1), device=DEVICE)
+        dist.all_reduce(tensor)
+        if not bool((tensor == RANKS * (RANKS + 1) / 2).all()):
+            raise RungFailed(f"rank {number}: the sum of {count} numbers over {RANKS} ranks is wrong")
+    print(f"rank {number} has summed", flush=True)
+    dist.destroy_process_group()
+
+
+def main():
+    address = next(
+        (os.environ[k] for k in ("VLLM_HOST_IP", "SGLANG_HOST_IP", "HOST_IP") if os.environ.get(k)), ""
+    )
+    with socket.create_server((address or "127.0.0.1", 0)) as probe:
+        port = probe.getsockname()[1]
+    children = []
+    for number in range(RANKS):
+        env = {
+            **os.environ,
+            "SHAKEDOWN_RUNG": json.dumps(PARAMS),
+            "MASTER_ADDR": address or "127.0.0.1",
+            "MASTER_PORT": str(port),
+            "WORLD_SIZE": str(RANKS),
+            "RANK": str(number),
+            "LOCAL_RANK": str(number),
+        }
+        children.append(subprocess.Popen([sys.executable, __file__, "rank"], env=env))
+    codes = [child.wait() for child in children]
+    if any(codes):
+        raise RungFailed(f"ranks ended with codes {codes}")
+    passed("all-reduce", f"{RANKS} ranks")
+
+
+if sys.argv[1:] == ["rank"]:
+    rank(int(os.environ["RANK"]))
+else:
+    main()
