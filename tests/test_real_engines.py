@@ -146,3 +146,28 @@ def test_random_weights_are_wrong_and_the_flag_that_asks_for_them_is_named(shake
     said = shakedown("run", launch=launch, env=VLLM_ENV)
     assert (said.document["verdict"], said.code) == ("wrong", 1), said.document
     assert "--load-format dummy" in said.document["cause"]
+
+
+REFUSED_KERNELS = """
+import importlib.abc, sys
+
+class Refuse(importlib.abc.MetaPathFinder):
+    def find_spec(self, name, path=None, target=None):
+        if name == "vllm._C" or name.startswith("vllm._C_"):
+            raise ImportError(f"{name}: undefined symbol: _ZN3c104cuda9SetDeviceEi")
+
+sys.meta_path.insert(0, Refuse())
+"""
+
+
+def test_a_kernel_library_that_does_not_load_is_the_broken_rung(shakedown, vllm, model, port, tmp_path):
+    """No flag is to blame: the engine's own kernels are, and what they stand on is sound."""
+    (tmp_path / "sitecustomize.py").write_text(REFUSED_KERNELS)
+    launch = vllm_launch(vllm, model, port, "--enforce-eager", "--max-num-seqs", "4")
+    said = shakedown("isolate", launch=launch, env=VLLM_ENV | {"PYTHONPATH": str(tmp_path)})
+    cause = said.document["cause"]
+    assert (said.code, cause["kind"], cause["rung"]) == (0, "base", "engine kernels"), said.document
+    certificate = said.document["certificate"]
+    proven = ("safe_mode_fails", "rung_fails", "next_simpler_passes")
+    assert [certificate[name]["value"] for name in proven] == [True, True, True]
+    assert "--max-num-seqs 4" in said.document["cleared"]
