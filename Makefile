@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 # A run prints its own progress; pip's is kept to errors.
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 
-.PHONY: demo test test-fast lint bench bench-isolate bench-observing bench-faults bench-hang docs clean
+.PHONY: demo test test-fast lint bench bench-isolate bench-observing bench-faults bench-clean-up bench-hang docs clean
 
 demo: $(VENV)/.ready
 	$(BIN)/shakedown demo
@@ -23,7 +23,7 @@ lint: $(VENV)/.ready
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
 
-bench: bench-isolate bench-observing bench-faults
+bench: bench-isolate bench-observing bench-faults bench-clean-up
 
 bench-isolate: $(VENV)/.ready
 	$(BIN)/python benchmarks/isolate_simulation.py --rivals
@@ -37,6 +37,10 @@ bench-faults: $(VENV)/.ready
 # An hour and a half on two cores; a run that was cut goes on where it stopped.
 bench-hang: $(VENV)/.ready
 	$(BIN)/python benchmarks/hangs.py
+
+bench-clean-up: $(VENV)/.ready
+	$(BIN)/python benchmarks/clean_up.py
+	$(BIN)/python benchmarks/clean_up.py --without-cgroups
 
 docs: $(VENV)/.ready
 	$(BIN)/python -m shakedown.cli.reference > docs/cli.md

@@ -226,7 +226,7 @@ def one_run(case: Case, place: Path, bystander: Family) -> Outcome:
     outcome = watch_end(run, began)
     run.tool.communicate(timeout=LONGEST_S)
     after = snapshot(bystander)
-    outcome.hurt = [role for role in ROLES if before[role] != after[role]]
+    outcome.hurt = [f"{it}: {before[it]}, then {after[it]}" for it in ROLES if before[it] != after[it]]
     outcome.leaked = [path.name for path in run.family.shared if path.exists()]
     if not stranger.exists() or stranger.stat().st_ino != inode or stranger.read_text() != "not ours":
         outcome.hurt.append("the foreign file of /dev/shm")
@@ -275,7 +275,8 @@ def start_bystander(case: Case, place: Path) -> Family:
     family = stand_up(folder)
     assert family
     os.kill(family.pids["rank-0"], signal.SIGSTOP)
-    time.sleep(0.05)
+    while snapshot(family)["rank-0"][1] != "T":
+        time.sleep(POLL_S)
     return family
 
 
