@@ -19,8 +19,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional as F
 
-from shakedown.drafter.architecture import Drafter
-from shakedown.drafter.fast import Weights, final_norm, unroll
+from shakedown.drafter.architecture import Drafter, rms_norm
+from shakedown.drafter.fast import Weights, unroll
 from shakedown.drafter.packing import Pack, PackShape, Text, loss_rows, pack_documents
 from shakedown.drafter.vocabulary import DraftVocabulary
 
@@ -101,7 +101,7 @@ def _judged(
 ) -> Tensor:
     """[drafts, R] in fp64: of each loss row as the row before a round's start, draft by draft."""
     features = unroll(drafter.config, weights, drafter.embedding, pack, drafts)
-    normed = final_norm(features, weights.norm, drafter.config.rms_eps)
+    normed = rms_norm(features, weights.norm, drafter.config.rms_eps)
     count = len(pack.rows)
     ids = vocabulary.target_ids.to(normed.device)
     accepted = torch.zeros(drafts, count, dtype=torch.float64, device=normed.device)
