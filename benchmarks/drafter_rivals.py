@@ -8,7 +8,7 @@ from __future__ import annotations
 import random
 import tempfile
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from importlib import metadata
 from typing import Any
 
@@ -34,11 +34,11 @@ class Document:
 
     @property
     def last_rows(self) -> Tensor:
-        return loss_rows(self.mask)[0]
+        return loss_rows(self.mask.cpu())[0]
 
     @property
     def last(self) -> Tensor:
-        return self.every_last[self.last_rows]
+        return self.every_last[self.last_rows.to(self.every_last.device)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,16 +89,21 @@ class World:
         return sum(len(document.last_rows) for document in self.batches[0])
 
 
-def make_world(size: Size, lengths: list[int], density: float, batches: int, seed: int) -> World:
+def make_world(
+    size: Size, lengths: list[int], density: float, batches: int, seed: int, device: torch.device
+) -> World:
+    """Made on the device: a CPU would take a minute for the random numbers."""
     torch.manual_seed(seed)
-    config = size.config()
     chosen = torch.randperm(size.vocab)[: size.draft_vocab].sort().values
     vocabulary = DraftVocabulary(d2t=chosen - torch.arange(size.draft_vocab), vocab=size.vocab)
-    head = torch.randn(size.vocab, size.hidden, dtype=torch.bfloat16) * size.hidden**-0.5
-    head[vocabulary.target_ids] *= 1.5  # the target's choice lies in the draft vocabulary, as in real text
-    drafter = Drafter(config, torch.randn(size.vocab, size.hidden, dtype=torch.bfloat16))
-    drafter.lm_head.weight.data.copy_(head[vocabulary.target_ids])
-    made = [[make_document(size, length, density) for length in lengths] for _ in range(batches)]
+    with device:
+        head = torch.randn(size.vocab, size.hidden, dtype=torch.bfloat16) * size.hidden**-0.5
+        head[vocabulary.target_ids] *= (
+            1.5  # the target's choice lies in the draft vocabulary, as in real text
+        )
+        drafter = Drafter(size.config(), torch.randn(size.vocab, size.hidden, dtype=torch.bfloat16))
+        drafter.lm_head.weight.data.copy_(head[vocabulary.target_ids])
+        made = [[make_document(size, length, density) for length in lengths] for _ in range(batches)]
     return World(size=size, drafter=drafter, vocabulary=vocabulary, head=head, batches=made)
 
 
@@ -116,6 +121,10 @@ def make_document(size: Size, length: int, density: float) -> Document:
     )
 
 
+def on_cpu(document: Document) -> Document:
+    return Document(**{f.name: getattr(document, f.name).cpu() for f in fields(document)})
+
+
 class Ours:
     """`Trainer.learn` and `Optimiser.step`, as `shakedown draft train` calls them."""
 
@@ -126,8 +135,9 @@ class Ours:
         recipe = Recipe(steps=steps, decay=1.0, freeze_head=freeze_head)
         crew = Crew(rank=0, size=1, device=device)
         self.trainer = Trainer(world.drafter, world.vocabulary, world.head, recipe, crew)
-        self.packs = [self._pack(batch).to(device, self.trainer.dtype) for batch in world.batches]
-        self.rows = sum(int((loss_rows(d.mask)[1] > 0).sum()) for d in world.batches[0])
+        batches = [[on_cpu(document) for document in batch] for batch in world.batches]
+        self.packs = [self._pack(batch).to(device, self.trainer.dtype) for batch in batches]
+        self.rows = sum(int((loss_rows(d.mask)[1] > 0).sum()) for d in batches[0])
 
     @staticmethod
     def _pack(batch: list[Document]) -> Pack:
@@ -231,7 +241,7 @@ class Speculators:
                 "lengths": torch.tensor([len(document.tokens)]),
                 "position_ids": torch.arange(len(document.tokens)),
             }
-            for document in batch
+            for document in map(on_cpu, batch)
         ]
         tokens = sum(len(document.tokens) for document in batch)
         room = -(-tokens // 128) * 128

@@ -112,7 +112,7 @@ def check(device: torch.device) -> dict[str, float]:
     """How far the device's fast path lies from the plain path on the CPU in fp32: loss and worst gradient."""
     size = Size(name="check", hidden=256, intermediate=384, heads=4, kv_heads=2, vocab=900, draft_vocab=512)
     lengths = [300, 170, 420, 33]
-    world = make_world(size, lengths, 0.6, 1, seed=3)
+    world = make_world(size, lengths, 0.6, 1, seed=3, device=torch.device("cpu"))
     wanted = plain_gradients(world)
     found = {}
     for dtype in (torch.float32, torch.bfloat16):
@@ -188,7 +188,7 @@ def main() -> None:
             for name, build in contestants(names).items():
                 row: dict[str, Any] = {"size": size_name, "density": density, "trainer": name}
                 try:
-                    world = make_world(size, lengths, density, 2, seed=0)
+                    world = make_world(size, lengths, density, 2, seed=0, device=device)
                     contestant = build(world, device)
                     seconds, bytes_, first_s = timed(contestant, device, chosen.timed)
                     if chosen.profile and device.type == "cuda":
@@ -211,6 +211,7 @@ def main() -> None:
                 found["rows"].append(row)
                 (chosen.out / "drafter_training.json").write_text(json.dumps(found, indent=1) + "\n")
                 contestant = world = None
+                torch._dynamo.reset()  # nobody inherits another's dynamic shapes
                 gc.collect()
                 if device.type == "cuda":
                     torch.cuda.empty_cache()

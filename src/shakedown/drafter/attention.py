@@ -1,15 +1,14 @@
-"""Attention of loss rows: to the true keys of their document, and to their own drafted ones.
+"""Attention of loss rows to the true keys of their document.
 
 It never lets a row see a later one: which keys a row sees is data of the pack, first and last.
 
 In step k a row attends to the keys of step 0 up to its own place and to one key of its own from each of the
 steps 1…k. The true keys never change, so their part is one attention with one block mask for all steps;
-the own part is a few dot products a row; both are joined by their log-sum-exp.
+the own part is a few dot products a row, and `arithmetic.join` joins both by their log-sum-exp.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -18,7 +17,6 @@ import torch
 from torch import Tensor
 from torch.nn.attention.flex_attention import AuxRequest, BlockMask, flex_attention
 
-from shakedown.drafter.compiled import any_length, fused_on_gpu
 from shakedown.drafter.packing import MULTIPLE, Pack
 
 
@@ -111,31 +109,3 @@ def _attend_by_document(
     outs.append(queries.new_zeros(padding, *queries.shape[1:]))
     sums.append(torch.zeros(padding, queries.shape[1]))
     return torch.cat(outs), torch.cat(sums)
-
-
-def join_own(
-    out: Tensor,
-    log_sum: Tensor,
-    queries: Tensor,
-    keys: Sequence[Tensor],
-    values: Sequence[Tensor],
-    scale: float,
-) -> Tensor:
-    """Adds each row's own keys, of each step [R, key-value heads, D], to what `attend` found."""
-    own_keys, own_values = torch.stack(tuple(keys)), torch.stack(tuple(values))
-    any_length(own_keys, own_values)
-    return _join(out, log_sum, queries, own_keys, own_values, scale)
-
-
-@fused_on_gpu
-def _join(
-    out: Tensor, log_sum: Tensor, queries: Tensor, keys: Tensor, values: Tensor, scale: float
-) -> Tensor:
-    rows, heads, width = queries.shape
-    shared = (rows, keys.shape[2], heads // keys.shape[2], width)
-    scores = (queries.view(shared).float() * keys[:, :, :, None].float()).sum(-1) * scale  # [steps, R, kv, g]
-    log_sum = log_sum.view(shared[:3])
-    total = torch.logaddexp(log_sum, scores.logsumexp(0))
-    joined = out.view(shared).float() * (log_sum - total).exp()[..., None]
-    joined = joined + ((scores - total).exp()[..., None] * values[:, :, :, None].float()).sum(0)
-    return joined.to(out.dtype).view(rows, heads, width)

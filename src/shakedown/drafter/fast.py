@@ -15,12 +15,12 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from shakedown.drafter.architecture import Drafter, DrafterConfig, rms_norm
-from shakedown.drafter.attention import Sight, attend, join_own
-from shakedown.drafter.compiled import fused_on_gpu
+from shakedown.drafter.architecture import Drafter, DrafterConfig
+from shakedown.drafter.arithmetic import gated, join, normed, turn
+from shakedown.drafter.attention import Sight, attend
 from shakedown.drafter.loss import soft_cross_entropy
 from shakedown.drafter.packing import Pack
-from shakedown.drafter.rotary import rotary_tables, rotate
+from shakedown.drafter.rotary import rotary_tables
 from shakedown.drafter.teacher import Teacher
 
 
@@ -90,7 +90,7 @@ def learn(drafter: Drafter, pack: Pack, teacher: Teacher, *, steps: int, decay: 
     """
     weights = Weights.of(drafter, pack.aux.dtype)
     features = unroll(drafter.config, weights, drafter.embedding, pack, steps)
-    normed = final_norm(features, weights.norm, drafter.config.rms_eps)
+    outcome = normed(features, weights.norm, drafter.config.rms_eps)
     count = len(pack.rows)
     trained = pack.depth > torch.arange(steps, device=pack.depth.device)[:, None]  # [S, R]
     lessons = torch.arange(count, device=pack.depth.device) + 1
@@ -99,7 +99,7 @@ def learn(drafter: Drafter, pack: Pack, teacher: Teacher, *, steps: int, decay: 
     places = taught.flatten().nonzero().flatten()
     step_of = places // count
     total, losses, hits = soft_cross_entropy(
-        normed.flatten(0, 1), weights.head, teacher, places, lessons.flatten()[places], decay**step_of / rows
+        outcome.flatten(0, 1), weights.head, teacher, places, lessons.flatten()[places], decay**step_of / rows
     )
     found = losses.new_zeros(steps * count).index_copy(0, places, losses).view(steps, count)
     hit = hits.new_zeros(steps * count).index_copy(0, places, hits).view(steps, count)
@@ -108,84 +108,40 @@ def learn(drafter: Drafter, pack: Pack, teacher: Teacher, *, steps: int, decay: 
 
 def unroll(config: DrafterConfig, weights: Weights, embedding: Tensor, pack: Pack, steps: int) -> Tensor:
     """Features of every loss row after each step, [S, R, H], before the final norm."""
-    longest = torch.arange(len(pack.positions) + steps, device=pack.positions.device)
-    angles = rotary_tables(config.rope, config.head_dim, longest)
+    eps, width, rows = config.rms_eps, config.head_dim, pack.rows
+    places = torch.arange(len(pack.positions) + steps, device=rows.device)
+    angles = rotary_tables(config.rope, width, places)
     sight = Sight.of(pack)
-    embedded = F.embedding(pack.next_tokens, embedding).to(pack.aux.dtype)
-    keys, values, queries, feature, from_token = _open(
-        pack.aux, embedded, pack.rows, pack.positions, *angles, weights, config
-    )
-    del embedded
-    from_token = F.pad(from_token, (0, 0, 0, steps))  # past a text's end lies the next: never trained there
-    at = pack.positions[pack.rows]
+
+    fused = F.linear(pack.aux, weights.fc)
+    state = normed(fused, weights.hidden_norm, eps)
+    embedded = normed(F.embedding(pack.next_tokens, embedding).to(fused.dtype), weights.input_norm, eps)
+    token_kv = F.linear(embedded, weights.embedding_kv)
+    kv = F.linear(state, weights.hidden_kv)
+    keys, values = turn(kv, token_kv, pack.positions, angles, turned=config.kv_heads, width=width)
+
+    feature, state = fused.index_select(0, rows), state.index_select(0, rows)
+    # What step k reads of tokens lies k entries further along; past a text's end nothing is trained.
+    token_q = F.linear(F.pad(embedded.index_select(0, rows), (0, 0, 0, steps)), weights.embedding_q)
+    token_kv = F.pad(token_kv.index_select(0, rows), (0, 0, 0, steps))
+    at = pack.positions[rows]
     own_keys: list[Tensor] = []
     own_values: list[Tensor] = []
     features: list[Tensor] = []
     for step in range(steps):
-        if step:
-            tokens = from_token[step : step + len(pack.rows)]
-            queries, key, value = _project(feature, tokens, at + step, *angles, weights, config)
-            own_keys.append(key)
-            own_values.append(value)
+        here = slice(step, step + len(rows))
+        q = F.linear(state, weights.hidden_q)
+        queries, _ = turn(q, token_q[here], at + step, angles, turned=config.heads, width=width)
         attended, log_sum = attend(queries, keys, values, sight, config.scale)
         if step:
-            attended = join_own(attended, log_sum, queries, own_keys, own_values, config.scale)
-        feature = _close(feature, attended.flatten(1), weights, config.rms_eps)
+            kv = F.linear(state, weights.hidden_kv)
+            key, value = turn(kv, token_kv[here], at + step, angles, turned=config.kv_heads, width=width)
+            own_keys.append(key)
+            own_values.append(value)
+            attended = join(attended, log_sum, queries, own_keys, own_values, config.scale)
+        feature = torch.addmm(feature, attended.flatten(1), weights.output.T)
+        opened = F.linear(normed(feature, weights.post_norm, eps), weights.gate_up)
+        feature = torch.addmm(feature, gated(opened), weights.down.T)
         features.append(feature)
+        state = normed(feature, weights.hidden_norm, eps)
     return torch.stack(features)
-
-
-@fused_on_gpu
-def _open(
-    aux: Tensor,
-    embedded: Tensor,
-    rows: Tensor,
-    positions: Tensor,
-    cos: Tensor,
-    sin: Tensor,
-    weights: Weights,
-    config: DrafterConfig,
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """Step 0's keys and values at all places; of loss rows queries, features, and the tokens' q, k and v."""
-    fused = F.linear(aux, weights.fc)
-    normed = rms_norm(fused, weights.hidden_norm, config.rms_eps)
-    embedded = rms_norm(embedded, weights.input_norm, config.rms_eps)
-    token_kv = F.linear(embedded, weights.embedding_kv)
-    kv = (token_kv + F.linear(normed, weights.hidden_kv)).view(len(aux), 2, config.kv_heads, config.head_dim)
-    keys = rotate(kv[:, 0], cos[positions], sin[positions])
-    token_q = F.linear(embedded[rows], weights.embedding_q)
-    queries = (token_q + F.linear(normed[rows], weights.hidden_q)).view(-1, config.heads, config.head_dim)
-    at = positions[rows]
-    queries = rotate(queries, cos[at], sin[at])
-    return keys, kv[:, 1].contiguous(), queries, fused[rows], torch.cat([token_q, token_kv[rows]], dim=1)
-
-
-@fused_on_gpu
-def _project(
-    feature: Tensor,
-    tokens: Tensor,
-    at: Tensor,
-    cos: Tensor,
-    sin: Tensor,
-    weights: Weights,
-    config: DrafterConfig,
-) -> tuple[Tensor, Tensor, Tensor]:
-    normed = rms_norm(feature, weights.hidden_norm, config.rms_eps)
-    q, kv = tokens[:, : config.query_width], tokens[:, config.query_width :]
-    queries = (q + F.linear(normed, weights.hidden_q)).view(-1, config.heads, config.head_dim)
-    kv = kv + F.linear(normed, weights.hidden_kv)
-    kv = kv.view(-1, 2, config.kv_heads, config.head_dim)
-    cos, sin = cos[at], sin[at]
-    return rotate(queries, cos, sin), rotate(kv[:, 0], cos, sin), kv[:, 1].contiguous()
-
-
-@fused_on_gpu
-def _close(feature: Tensor, attended: Tensor, weights: Weights, eps: float) -> Tensor:
-    feature = feature + F.linear(attended, weights.output)
-    gate, up = F.linear(rms_norm(feature, weights.post_norm, eps), weights.gate_up).chunk(2, dim=-1)
-    return feature + F.linear(F.silu(gate) * up, weights.down)
-
-
-@fused_on_gpu
-def final_norm(features: Tensor, weight: Tensor, eps: float) -> Tensor:
-    return rms_norm(features, weight, eps)

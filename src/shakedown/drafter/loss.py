@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from shakedown.drafter.compiled import any_length, fused_on_gpu
+from shakedown.drafter.arithmetic import score
 from shakedown.drafter.teacher import Teacher
 
 CHUNK_BYTES = 2**30  # of logits in the compute dtype
@@ -39,19 +39,17 @@ class _ChunkedLoss(torch.autograd.Function):
         grad_head = torch.zeros_like(head, dtype=torch.float32) if head_wanted else None
         losses = torch.zeros(len(places), dtype=torch.float32, device=x.device)
         hits = torch.zeros(len(places), dtype=torch.bool, device=x.device)
+        lesson = (teacher.logits, teacher.log_sum_exp, teacher.choice)
         for part in _chunks(len(places), CHUNK_BYTES // (len(head) * head.element_size())):
-            chunk = x[places[part]]
+            chunk = x.index_select(0, places[part])
             logits = chunk @ head.T
-            rows, weight = lessons[part], weights[part]
-            any_length(logits, rows, weight)
-            losses[part], hits[part], gradient = _score(
-                logits, teacher.logits, teacher.log_sum_exp, teacher.choice, rows, weight
+            losses[part], hits[part] = score(
+                logits, *lesson, lessons[part], weights[part], differentiate=wanted or head_wanted
             )
-            del logits
             if grad_x is not None:
-                grad_x[places[part]] = gradient @ head
+                grad_x.index_copy_(0, places[part], logits @ head)  # by now they are the logits' gradients
             if grad_head is not None:
-                grad_head += gradient.T @ chunk
+                grad_head += logits.T @ chunk
         ctx.save_for_backward(grad_x, None if grad_head is None else grad_head.to(head.dtype))
         ctx.mark_non_differentiable(losses, hits)
         return (losses * weights).sum(), losses, hits
@@ -62,19 +60,6 @@ class _ChunkedLoss(torch.autograd.Function):
         scale = gradients[0]
         scaled = [None if g is None else g * scale.to(g.dtype) for g in (grad_x, grad_head)]
         return scaled[0], scaled[1], None, None, None, None
-
-
-@fused_on_gpu
-def _score(
-    logits: Tensor, teacher_logits: Tensor, teacher_lse: Tensor, choice: Tensor, rows: Tensor, weights: Tensor
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Cross-entropy [n], hit [n] and the weighted gradient of the logits [n, draft vocabulary]."""
-    wide = logits.float()
-    normaliser = wide.logsumexp(-1)
-    wanted = (teacher_logits[rows].float() - teacher_lse[rows, None]).exp()
-    losses = normaliser - (wanted * wide).sum(-1)
-    gradient = ((wide - normaliser[:, None]).exp() - wanted) * weights[:, None]
-    return losses, wide.argmax(-1) == choice[rows], gradient.to(logits.dtype)
 
 
 def _chunks(number: int, largest: int) -> list[slice]:

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from shakedown.drafter.compiled import fused_on_gpu
+from shakedown.drafter.arithmetic import summarise
 from shakedown.drafter.vocabulary import DraftVocabulary
 from shakedown.errors import DataProblem
 
@@ -47,24 +47,11 @@ class TargetHead:
     def teach(self, last: Tensor) -> Teacher:
         """`last` [R, H] after the final norm."""
         logits = F.linear(last, self.inside)
-        best, choice, inside = _top(logits)
+        best, choice, inside = summarise(logits)
         total = inside
         for begin in range(0, len(self.outside), CHUNK_TOKENS):
             rows = self.outside[begin : begin + CHUNK_TOKENS]
-            best, choice, total = _fold(F.linear(last, rows), best, choice, total)
+            top, _, log_sum = summarise(F.linear(last, rows))
+            choice = torch.where(top > best, -1, choice)  # a tie goes to the token that can be drafted
+            best, total = torch.maximum(best, top), torch.logaddexp(total, log_sum)
         return Teacher(logits=logits, log_sum_exp=inside, choice=choice, covered=(inside - total).exp())
-
-
-@fused_on_gpu
-def _top(logits: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    wide = logits.float()
-    return wide.amax(-1), wide.argmax(-1), wide.logsumexp(-1)
-
-
-@fused_on_gpu
-def _fold(logits: Tensor, best: Tensor, choice: Tensor, total: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """A tie goes to the token that can be drafted, as it does in an engine half of the time."""
-    wide = logits.float()
-    top = wide.amax(-1)
-    choice = torch.where(top > best, -1, choice)
-    return torch.maximum(best, top), choice, torch.logaddexp(total, wide.logsumexp(-1))
