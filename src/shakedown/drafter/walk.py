@@ -21,7 +21,7 @@ from torch.nn import functional as F
 
 from shakedown.drafter.architecture import Drafter, rms_norm
 from shakedown.drafter.fast import Weights, unroll
-from shakedown.drafter.packing import Pack, PackShape, Text, loss_rows, pack_documents
+from shakedown.drafter.packing import Pack, PackShape, Text, fit_shape, loss_rows, pack_documents
 from shakedown.drafter.vocabulary import DraftVocabulary
 
 Floats = NDArray[np.float64]
@@ -66,11 +66,14 @@ def accept_matrices(
     Row p is the p-th generated token of a stretch as the start of a round; only starts whose drafts and
     bonus all lie within the stretch have a row.
     """
+    if not documents:
+        return
     weights = Weights.of(drafter, dtype)
     device = drafter.fc.weight.device
-    for batch in _batches(documents, pack_rows):
-        rows = sum(len(text.last_rows) for text in batch)
-        shape = PackShape(tokens=sum(len(text.tokens) for text in batch), rows=max(1, rows))
+    rows = [len(text.last_rows) for text in documents]
+    room = fit_shape([len(text.tokens) for text in documents], rows, max([pack_rows, *rows]))
+    for batch in _batches(documents, room):
+        shape = room if device.type == "cuda" else _exact(batch)  # one shape is compiled once
         pack = pack_documents(list(enumerate(batch)), shape).to(device, dtype)
         accepted = _judged(drafter, weights, vocabulary, pack, drafts, judge or Judge()).cpu()
         for text, span in zip(batch, pack.spans, strict=True):
@@ -78,17 +81,21 @@ def accept_matrices(
             yield _stretches(text.mask, of_text, drafts)
 
 
-def _batches(documents: Sequence[Text], pack_rows: int) -> Iterator[list[Text]]:
+def _batches(documents: Sequence[Text], room: PackShape) -> Iterator[list[Text]]:
     batch: list[Text] = []
-    rows = 0
     for document in documents:
-        if batch and rows + len(document.last_rows) > pack_rows:
+        taken = _exact([*batch, document])
+        if batch and (taken.rows > room.rows or taken.tokens > room.tokens):
             yield batch
-            batch, rows = [], 0
+            batch = []
         batch.append(document)
-        rows += len(document.last_rows)
     if batch:
         yield batch
+
+
+def _exact(batch: Sequence[Text]) -> PackShape:
+    rows = sum(len(text.last_rows) for text in batch)
+    return PackShape(tokens=sum(len(text.tokens) for text in batch), rows=max(1, rows))
 
 
 def _judged(
