@@ -211,6 +211,10 @@ def test_a_server_that_cannot_be_asked_is_undecided_and_says_so(
     document = json.loads(done.stdout)
     assert (done.returncode, document["verdict"]) == (125, "undecided")
     assert told in document["cause"]
+    if flag == "no_api":
+        for page in ("/v1/chat/completions answers", "/v1/completions answers", "/v1/models", "/health"):
+            assert page in document["cause"]
+        assert "--ready-url" in document["next"][0]
 
 
 @pytest.mark.slow

@@ -11,14 +11,19 @@ from dataclasses import dataclass
 
 from shakedown.core import Verdict
 from shakedown.probe.answers import Spoken, quote, read_text, said_in
-from shakedown.probe.client import Answer, Failure, Target
+from shakedown.probe.client import Answer, Failure, Target, send
 from shakedown.probe.passages import PLAIN_PROMPT, QUESTION
 from shakedown.probe.questions import CHAT, COMPLETIONS, Budget, ask_chat, ask_completion
+from shakedown.probe.ready import MODELS
 
 PLAIN_TOKENS = 16
 PACE_TOKENS = 8
+PAGES = (MODELS, "/health", "/")
+PAGE_S = 2.0
+NO_API = "canary: no API"
 SLOW_TOKENS_PER_S = 1.0
 NO_SUCH_WAY = frozenset({400, 404, 405, 415, 422, 501})  # no chat template, no such path: try the other one
+NO_SUCH_PAGE = frozenset({404, 405, 501})
 DENIED = frozenset({401, 403})
 
 
@@ -48,6 +53,7 @@ def ask_plainly(target: Target, deadline_s: float, progress: Callable[[str], Non
     notes: list[str] = []
     first: Trouble | None = None
     absent = False  # what was said so far was only that there is no such endpoint
+    missing: list[str] = []
     for path in (CHAT, COMPLETIONS):
         progress(f"plain request to {path}")
         answer = _ask(target, path, PLAIN_TOKENS, budget)
@@ -56,6 +62,8 @@ def ask_plainly(target: Target, deadline_s: float, progress: Callable[[str], Non
             return _pace(target, path, answer, spoken, deadline_s, notes, progress)
         trouble = explain(answer, spoken, deadline_s)
         notes.append(f"{path}: {trouble.cause}")
+        if answer.failure is None and answer.status in NO_SUCH_PAGE:
+            missing.append(f"{path} answers {answer.status}")
         if first is None or (absent and answer.status not in NO_SUCH_WAY):
             first, absent = trouble, answer.status in NO_SUCH_WAY
         if (
@@ -63,7 +71,20 @@ def ask_plainly(target: Target, deadline_s: float, progress: Callable[[str], Non
             or not budget.left_s()
         ):
             break
+    if len(missing) == 2 and not any("model" in note.lower() for note in notes):  # it may be the name only
+        first = _no_api(target, missing, budget)
     return Plain(trouble=first, path="", spoken=None, tokens_per_s=None, notes=tuple(notes))
+
+
+def _no_api(target: Target, missing: list[str], budget: Budget) -> Trouble:
+    """Which page answered what: it tells a wrong root path from a server of another kind."""
+    seen = [f"{path} {_status(send(target, path, deadline_s=budget.left_s(PAGE_S)))}" for path in PAGES]
+    cause = f"no OpenAI-style API at {target.base_url}: {', '.join([*missing, *seen])}"
+    return Trouble(verdict=Verdict.UNDECIDED, cause=cause, fingerprint=NO_API)
+
+
+def _status(answer: Answer) -> str:
+    return str(answer.status) if answer.failure is None else answer.failure.value
 
 
 def _pace(
@@ -123,7 +144,7 @@ def explain(answer: Answer, spoken: Spoken, deadline_s: float) -> Trouble:
         return _trouble(Verdict.UNDECIDED, f"the request was refused with {answer.status}: {said}")
     if spoken.understood:
         return _trouble(Verdict.UNDECIDED, "an answer without a single token")
-    return _trouble(Verdict.UNDECIDED, f"not an answer of an OpenAI-style server: {said}", "canary: no API")
+    return _trouble(Verdict.UNDECIDED, f"not an answer of an OpenAI-style server: {said}", NO_API)
 
 
 def died(answer: Answer) -> bool:
