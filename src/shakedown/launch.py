@@ -37,5 +37,5 @@ def start(host: Host, launch: Launch, folder: Path, *, port: int | None) -> Run:
 
 def stop(host: Host, run: Run, judgement: Judgement | None) -> Ending:
     """Ends everything the launch started: gently when it was healthy, at once when it was not."""
-    broken = judgement is None or judgement.verdict in BROKEN
+    broken = judgement is None or judgement.verdict in BROKEN or judgement.passed is not None
     return host.end(run, grace_s=0.0 if broken else HEALTHY_GRACE_S)

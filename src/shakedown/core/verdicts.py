@@ -101,7 +101,8 @@ class Judgement:
     pids, addresses, times and paths taken out, so that equal failures have equal fingerprints.
     `exited` is False for a crash whose other processes wait for ever. `environment` marks a
     failure of the surroundings (held port, neighbour on the GPU), which never counts as evidence.
-    `measured` are the marks the user stated, as this launch showed them.
+    `measured` are the marks the user stated, as this launch showed them. `passed`: it was ended on
+    purpose once it had reached this phase in good order, which answers what a search had asked of it.
     """
 
     verdict: Verdict
@@ -116,6 +117,7 @@ class Judgement:
     exited: bool = True
     environment: bool = False
     measured: tuple[Measured, ...] = ()
+    passed: Phase | None = None
 
     @property
     def signature(self) -> Signature:

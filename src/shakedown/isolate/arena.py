@@ -40,12 +40,14 @@ class Arena:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reading:
-    """One outcome as it bears on an arena. `direct`: of a configuration inside it, not inferred."""
+    """One outcome as it bears on an arena. `direct`: of a configuration inside it, not inferred.
+    `whole`: it was not ended once it was past the failure."""
 
     kept: Names
     showing: Showing
     trial_id: str
     direct: bool = True
+    whole: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,6 +86,7 @@ def read(steps: Sequence[Step], arena: Arena) -> tuple[Reading, ...]:
                     showing=showing,
                     trial_id=step.outcome.trial_id,
                     direct=inside,
+                    whole=step.outcome.judgement.passed is None,
                 )
             )
     return tuple(readings)

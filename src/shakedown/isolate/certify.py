@@ -36,21 +36,27 @@ class Evidence:
         self.readings = readings
         self.rates = rates
         self._seen = {reading.kept for reading in readings if reading.direct}
+        self._whole = {reading.kept for reading in readings if reading.direct and reading.whole}
         self._shown: dict[Names, Showing] = {}
 
     def tally(self, kept: Names) -> Tally:
         return tally(self.readings, kept)
 
-    def shows(self, kept: Names) -> Showing:
+    def shows(self, kept: Names, *, whole: bool = False) -> Showing:
         """What a configuration is settled to show; `UNKNOWN` where it needs a look, or another.
 
-        A pass of a larger set counts, but never without a look at the configuration itself.
+        A pass of a larger set counts, but never without a look at the configuration itself. `whole`: to
+        serve it must have served, not only have got past the failure.
         """
         if kept not in self._seen:
             return Showing.UNKNOWN
         if kept not in self._shown:
             self._shown[kept] = self._decided(self.tally(kept))
-        return self._shown[kept]
+        showing = self._shown[kept]
+        return Showing.UNKNOWN if whole and self._cut_short(kept, showing) else showing
+
+    def _cut_short(self, kept: Names, showing: Showing) -> bool:
+        return showing is Showing.SERVES and kept not in self._whole
 
     def _decided(self, seen: Tally) -> Showing:
         if seen.untestable:
@@ -61,11 +67,13 @@ class Evidence:
         """Whether another look can tell nothing: it fails otherwise, or it is decided and never flakes."""
         showing = self.shows(kept)
         steady = sum(rate * share for rate, share in self.rates) > STEADY_RATE
-        return showing is Showing.OTHER or (showing is not Showing.UNKNOWN and steady)
+        if showing is Showing.OTHER or self._cut_short(kept, showing):
+            return showing is Showing.OTHER
+        return showing is not Showing.UNKNOWN and steady
 
     def state(self, demand: Demand) -> bool | None:
         """Met, not met, or open."""
-        showing = self.shows(demand.kept)
+        showing = self.shows(demand.kept, whole=demand.check == WORKAROUND)
         if showing is Showing.UNKNOWN:
             return None
         if showing is Showing.OTHER:  # one member less: this failure is gone, and what it shows is said

@@ -126,6 +126,7 @@ def _cause(search: Search, finding: Finding) -> Cause:
         for step in steps
         if classify(step.outcome.judgement, arena.target) is Showing.OTHER
         or compare(step.outcome.judgement.signature, arena.target) is Match.COMPATIBLE
+        or step.outcome.judgement.passed is not None
     }
     demanded = demands_of(arena, finding.members)
     certificate = [
@@ -214,7 +215,8 @@ def _other_failures(search: Search) -> tuple[tuple[str, str], ...]:
     return tuple(
         (step.outcome.trial_id, shown(step.outcome.judgement))
         for step in search.book.steps
-        if all(classify(step.outcome.judgement, target) is Showing.OTHER for target in targets)
+        if step.experiment.of_the_launch
+        and all(classify(step.outcome.judgement, target) is Showing.OTHER for target in targets)
     )
 
 

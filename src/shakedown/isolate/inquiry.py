@@ -51,16 +51,16 @@ class Inquiry:
     ) -> Showing:
         """What a configuration shows, by Wald's test: as many looks as the flake rate asks for."""
         for _ in range(MOST_LOOKS):
-            showing = self._settled(arena, kept, substitutes)
+            showing = self._settled(arena, kept, substitutes, whole=purpose is Purpose.WORKAROUND)
             if showing is not Showing.UNKNOWN:
                 return showing
             self.look(arena, kept, purpose, reason, again=True, substitutes=substitutes)
         failed = Showing.FAILS in self._own(arena, kept, substitutes)
         return Showing.FAILS if failed else Showing.SERVES
 
-    def _settled(self, arena: Arena, kept: Names, substitutes: Substitutes) -> Showing:
+    def _settled(self, arena: Arena, kept: Names, substitutes: Substitutes, *, whole: bool) -> Showing:
         if not substitutes:
-            return Evidence(read(self.book.steps, arena), self.rates).shows(kept)
+            return Evidence(read(self.book.steps, arena), self.rates).shows(kept, whole=whole)
         own = self._own(arena, kept, substitutes)
         fails, serves = own.count(Showing.FAILS), own.count(Showing.SERVES)
         if not fails and not serves:

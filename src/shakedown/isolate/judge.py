@@ -46,12 +46,29 @@ def compare(a: Signature, b: Signature) -> Match:
 
 
 def classify(judgement: Judgement, target: Signature) -> Showing:
-    if judgement.environment or judgement.verdict is Verdict.UNDECIDED:
+    if judgement.environment:
+        return Showing.UNKNOWN
+    if judgement.passed is not None:
+        beyond = safely_past(target)
+        past = beyond is not None and judgement.passed.order >= beyond.order
+        return Showing.SERVES if past else Showing.UNKNOWN
+    if judgement.verdict is Verdict.UNDECIDED:
         return Showing.UNKNOWN
     if judgement.serves:
         return Showing.SERVES
     different = compare(judgement.signature, target) is Match.DIFFERENT
     return Showing.OTHER if different else Showing.FAILS
+
+
+def safely_past(target: Signature) -> Phase | None:
+    """The phase that no launch reaches which still could show this failure, or a compatible one.
+
+    None where only a served request tells.
+    """
+    if target.verdict not in {Verdict.CRASHED, Verdict.HUNG}:
+        return None
+    last = Phase.WARM_UP if target.phase in FIRST_FORWARD else target.phase
+    return next((phase for phase in Phase if last.order < phase.order < Phase.READY.order), None)
 
 
 def decide(fails: int, serves: int, rates: Sequence[tuple[float, float]]) -> Showing:

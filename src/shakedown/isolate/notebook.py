@@ -93,7 +93,7 @@ class Notebook:
         seconds = [
             step.outcome.seconds
             for step in self.steps
-            if step.outcome.judgement.serves is serving
+            if (step.outcome.judgement.serves or step.outcome.judgement.passed is not None) is serving
             and not shows_nothing(step.outcome)
             and step.experiment.of_the_launch
         ]
@@ -111,7 +111,8 @@ class Notebook:
 
 
 def shows_nothing(outcome: Outcome) -> bool:
-    return outcome.judgement.environment or outcome.judgement.verdict is Verdict.UNDECIDED
+    judgement = outcome.judgement
+    return judgement.environment or (judgement.verdict is Verdict.UNDECIDED and judgement.passed is None)
 
 
 def _same_configuration(a: Experiment, b: Experiment) -> bool:

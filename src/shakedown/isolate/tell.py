@@ -26,6 +26,8 @@ def shown(judgement: Judgement) -> str:
     """What a launch did, in words: "crashed in weight_load: …"."""
     if judgement.serves:
         return "serves"
+    if judgement.passed is not None:
+        return f"reached {judgement.passed.value}, past where it failed, and was ended"
     where = f"{judgement.verdict.value} in {judgement.phase.value}"
     return f"{where}: {judgement.cause}" if judgement.cause else where
 
@@ -43,6 +45,8 @@ def conclude(
         said = f"{reason}: {'fails the same' if showing is Showing.FAILS else 'serves'}"
     else:
         said = _located(purpose, kept, showing, arena)
+        if judgement.passed is not None:
+            said += f" (it {shown(judgement)})"
     if showing is Showing.FAILS and compare(judgement.signature, arena.target) is Match.COMPATIBLE:
         said += f" (a compatible failure: {shown(judgement)})"
     if showing is Showing.SERVES and not sure:

@@ -23,6 +23,7 @@ from shakedown.core import (
 from shakedown.engines import passing_on
 from shakedown.errors import BudgetSpent
 from shakedown.isolate.factors import apply, with_debug_logging
+from shakedown.isolate.judge import safely_past
 from shakedown.isolate.outside import config_changes
 from shakedown.jobs.outside import override_config
 from shakedown.jobs.reading import Reading
@@ -60,6 +61,7 @@ class TrialOracle:
         self._max_launches = max_launches
         self._began_s = time.monotonic()
         self._expected: Signature | None = None
+        self._failures: set[Signature] = set()
         self._asked = 0
         self.recalled_s = 0.0
         self.base = base_of(reading, ledger.run_folder(search_id) / "rungs")
@@ -74,6 +76,8 @@ class TrialOracle:
             self.recalled_s += outcome.seconds
             self._talk.say(f"launch {self._asked}: known from {outcome.trial_id}")
         self._expected = self._expected or outcome.judgement.signature
+        if outcome.judgement.verdict not in {Verdict.SERVES, Verdict.UNDECIDED}:
+            self._failures.add(outcome.judgement.signature)
         return outcome
 
     @property
@@ -83,7 +87,8 @@ class TrialOracle:
 
     def _launch_of(self, experiment: Experiment) -> Launch:
         """As the user gave it where nothing is changed: a config file's flags are written out for changes."""
-        if not experiment.rung and not experiment.substitutes and experiment.kept >= {factor.name for factor in self._factors}:
+        everything = {factor.name for factor in self._factors}
+        if experiment.kept >= everything and not experiment.substitutes and not experiment.rung:
             return self._request.launch
         command = self._reading.command
         launch = apply(command.launch, self._factors, experiment)
@@ -96,6 +101,17 @@ class TrialOracle:
         if not marks_count(purpose, self._expected):
             return Stated()
         return Stated(expectations=self._request.expect, spread=SPREAD, cut=True)
+
+    def _past(self, purpose: Purpose) -> Phase | None:
+        """Where a launch between the ends of the search can be ended: past all failures seen so far."""
+        if purpose not in BETWEEN or not self._token_decides(purpose):
+            return None
+        phases = [phase for it in self._failures if (phase := safely_past(it)) is not None]
+        return max(phases, key=lambda phase: phase.order) if len(phases) == len(self._failures) else None
+
+    def _token_decides(self, purpose: Purpose) -> bool:
+        """For every failure seen: without the first cause, another may show that is told by its answers."""
+        return all(token_decides(purpose, failing) for failing in self._failures or {None})
 
     def _left_s(self) -> float | None:
         if self._request.deadline_s is None:
@@ -121,8 +137,9 @@ class TrialOracle:
             deadline_s=left_s,
             launch=launch,
             expected=self._expected,
-            token_only=token_decides(experiment.purpose, self._expected),
+            token_only=self._token_decides(experiment.purpose),
             stated=self._stated(experiment.purpose),
+            past=self._past(experiment.purpose),
         )
         if self.base.write_script(experiment.rung):
             subject = self.base.watched(subject)

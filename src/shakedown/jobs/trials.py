@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from shakedown.core import Launch, Signature
+from shakedown.core import Launch, Phase, Signature
 from shakedown.engines import display
 from shakedown.isolate.sorting import PREFIXES
 from shakedown.jobs.reading import Reading, asked_for_random_weights, own_limits
@@ -46,6 +46,7 @@ def subject_of(
     keep: bool = False,
     token_only: bool = False,
     stated: Stated | None = None,
+    past: Phase | None = None,
 ) -> Subject:
     """The launch as it will be watched: with what the ledger has learnt of this engine and model."""
     engine = reading.command.engine
@@ -61,6 +62,7 @@ def subject_of(
         deadline_s=deadline_s,
         keep=keep,
         wrong_because=asked_for_random_weights(reading.command),
+        past=past,
         stated=stated or Stated(expectations=request.expect),
     )
 

@@ -213,6 +213,7 @@ def _trial_of_search(trial: TrialRecord, search: SearchRecord) -> Document:
         "verdict": judgement.verdict if judgement else None,
         "wait": judgement.wait if judgement else None,
         "phase": judgement.phase if judgement else None,
+        "passed": judgement.passed if judgement else None,
         "cause": clean(judgement.cause, LONGEST_LINE) if judgement else "",
         "environment": judgement.environment if judgement else False,
         "concluded": concluded[-1] if concluded else "",

@@ -62,6 +62,8 @@ def verdict_words(judgement: Judgement) -> str:
     """`hung (waiting) in dist_init`, `crashed (did not exit) in weight_load`, `serves`."""
     if judgement.serves:
         return "serves"
+    if judgement.passed:
+        return f"reached {judgement.passed.value}, past where the failure shows, and was ended"
     said = judgement.verdict.value
     if judgement.wait:
         said += f" ({judgement.wait.value})"

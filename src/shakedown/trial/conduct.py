@@ -28,7 +28,7 @@ from shakedown.launch import start, stop
 from shakedown.probe import CanaryReport, Target
 from shakedown.trial.asking import STEP_S, Asking
 from shakedown.trial.marks import Stated
-from shakedown.trial.passing import PassLine
+from shakedown.trial.passing import PassLine, PassPhase
 from shakedown.watch import Assessment, Limits, Watcher
 
 
@@ -39,7 +39,8 @@ class Subject:
     `target` None: nothing can be asked of it. `ready_log`: a line that means ready, for any server.
     `passed_log`: a line by which a program that need not serve says that it has passed.
     `wrong_because` is what explains wrong answers before anything was started. `detach`: if we are killed,
-    the launch goes on. `work` is done while it serves, before it is ended; what it raises goes through.
+    the launch goes on. `past`: once it has been in this phase or a later one for a while, it is ended: that
+    much was asked. `work` is done while it serves, before it is ended; what it raises goes through.
     """
 
     title: str
@@ -54,6 +55,7 @@ class Subject:
     keep: bool = False
     detach: bool = False
     wrong_because: str = ""
+    past: Phase | None = None
     work: Callable[[], None] | None = None
     stated: Stated = field(default_factory=Stated)
 
@@ -149,6 +151,7 @@ def observe(
         subject.target, subject.ready_log, lambda: host.clock_s() - run.started_s, subject.stated
     )
     passing = PassLine(subject.passed_log) if subject.passed_log else None
+    getting_past = PassPhase(subject.past) if subject.past else None
     try:
         while True:
             assessment = watcher.step()
@@ -159,6 +162,8 @@ def observe(
                 return joined(assessment.judgement, asking.report)
             if (judgement := asking.step(assessment, watcher)) is not None:
                 return explained(judgement, subject.wrong_because)
+            if getting_past is not None and (judgement := getting_past.step(assessment)) is not None:
+                return judgement
             if subject.deadline_s is not None and assessment.now_s >= subject.deadline_s:
                 return watcher.cut(f"cut by the deadline of {subject.deadline_s:.0f} s")
             time.sleep(STEP_S)
