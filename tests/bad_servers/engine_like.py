@@ -7,9 +7,9 @@ LIKE_FAULTS is JSON: a list of faults, of which the first that strikes does.
     {"kind": KIND, "phase": PHASE, "when": [TERM, ...], "rate": 0.7, "text": "what the exception says"}
 
 KIND is hang, crash, wrong (random answers), slow (30 tokens a second) or die (at the first request). It
-strikes where every TERM holds for the flags and variables given: `--flag`, `--flag=value`, `--flag>8`, `NAME`,
-`NAME=1`, and `!` before any of these for the opposite. `rate`: in that share of starts, which LIKE_STARTS
-counts (a file, a line per start).
+strikes where every TERM holds for the flags and variables given: `--flag`, `--flag=value`, `--flag>8`,
+`NAME`, `NAME=1`, and `!` before any of these for the opposite. `rate`: in that share of starts, which
+LIKE_STARTS counts (a file, a line per start).
 
 LIKE_WORDS is vllm (left out) or sglang, LIKE_PHASE_S how long a phase takes (0.02), LIKE_LOAD_S how long the
 weights take; dummy weights take nothing.
