@@ -210,6 +210,7 @@ def test_a_rope_unlike_the_targets_is_a_warning_for_a_foreign_drafter():
     [
         ("fc.bias", (HIDDEN,), {"SGLang": "tensors-dropped", "vLLM": "tensors-unknown"}),
         ("model.norm.weight", (HIDDEN,), {"vLLM": "tensors-unknown"}),
+        ("input_norm.weight", (3 * HIDDEN,), {"SGLang": "tensors-dropped", "vLLM": "tensors-dropped"}),
         ("midlayer.self_attn.q_norm.weight", (8,), {"SGLang": "tensors-dropped", "vLLM": "tensors-unknown"}),
     ],
 )

@@ -110,34 +110,22 @@ def _mla(settings: Settings, taken: int) -> dict[str, tuple[int, ...]]:
     }
 
 
-def placed(name: str, profile: EngineProfile) -> str:
+def placed(name: str, settings: Settings, profile: EngineProfile) -> str:
     """The name under which the engine looks for a tensor of a checkpoint."""
-    renamed = RENAMED if profile.is_sglang else {"midlayer": "layers.0"}
-    for old, new in renamed.items():
+    forgiving = profile.is_sglang and settings.layout is not Layout.MLA
+    for old, new in (RENAMED if forgiving else {"midlayer": "layers.0"}).items():
         name = name.replace(old, new)
-    return name.removeprefix("model.") if profile.is_sglang else name
+    return name.removeprefix("model.") if forgiving else name
 
 
 def judge_tensors(drafter: DrafterFacts, settings: Settings, profile: EngineProfile) -> Iterator[Finding]:
     expected = expected_tensors(settings, profile)
     given = {
-        placed(name, profile): fact for name, fact in drafter.tensors.items() if not SKIPPED.search(name)
+        placed(name, settings, profile): fact
+        for name, fact in drafter.tensors.items()
+        if not SKIPPED.search(name)
     }
-    unknown = sorted(set(given) - set(expected))
-    if unknown and profile.is_sglang:
-        yield misdrafting(
-            "tensors-dropped",
-            f"drops {len(unknown)} tensors without a message: the drafter was trained with them",
-            _listed(unknown),
-            "rename them to what the engine reads, or train without them",
-        )
-    elif unknown:
-        yield not_loading(
-            "tensors-unknown",
-            f"has no place for {len(unknown)} tensors and raises ValueError",
-            _listed(unknown),
-            "rename them to what the engine reads, or train without them",
-        )
+    yield from _judge_unknown(sorted(set(given) - set(expected)), settings, profile)
     yield from _judge_missing(set(expected) - set(given), settings, profile)
     for name, shape in sorted(expected.items()):
         if name in given and given[name].shape != shape:
@@ -147,6 +135,24 @@ def judge_tensors(drafter: DrafterFacts, settings: Settings, profile: EngineProf
                 _sizes(settings),
                 "export the config that the weights were trained with",
             )
+
+
+def _judge_unknown(names: list[str], settings: Settings, profile: EngineProfile) -> Iterator[Finding]:
+    """SGLang drops what it does not know; vLLM raises, but for the norm that it knows and was not told of."""
+    told_apart = settings.layout is not Layout.MLA and not profile.is_sglang
+    dropped = names if profile.is_sglang else [n for n in names if told_apart and n.startswith("input_norm.")]
+    refused = [name for name in names if name not in dropped]
+    mend = "rename them to what the engine reads, set the switch that goes with them, or train without them"
+    if dropped:
+        yield misdrafting(
+            "tensors-dropped",
+            f"drops {len(dropped)} tensors without a message: the drafter was trained with them",
+            _listed(dropped),
+            mend,
+        )
+    if refused:
+        what = f"has no place for {len(refused)} tensors and raises ValueError"
+        yield not_loading("tensors-unknown", what, _listed(refused), mend)
 
 
 def _judge_missing(absent: set[str], settings: Settings, profile: EngineProfile) -> Iterator[Finding]:
