@@ -157,6 +157,14 @@ def test_a_program_that_is_over_at_once_did_not_serve(place: Place, command: tup
     assert "exited with code 0 although it should serve" in document["cause"]
 
 
+def test_a_program_without_exceptions_is_quoted(place: Place) -> None:
+    script = "echo loading; echo 'tool: cannot open /dev/x: Permission denied' >&2; echo bye; exit 3"
+    document = json.loads(place("run", "--json", "--", "sh", "-c", script).stdout)
+    assert document["verdict"] == "crashed"
+    assert document["cause"].startswith("exited with code 3")
+    assert document["cause"].endswith("tool: cannot open /dev/x: Permission denied")
+
+
 SERVERS = {
     "forks away twice": ("daemon",),
     "never logs": ("serve",),

@@ -3,6 +3,7 @@
 import time
 from pathlib import Path
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -169,6 +170,30 @@ def test_an_exception_line_on_its_own_and_a_usage_error_count():
     assert first_cause(GENERIC, "serve.py: error: unrecognized arguments: --x") == (
         "error: unrecognized arguments: --x"
     )
+
+
+@pytest.mark.parametrize(
+    ("lines", "said"),
+    [
+        (
+            "starting\ntool: cannot open /dev/x: Permission denied",
+            "tool: cannot open /dev/x: Permission denied",
+        ),
+        ("Error: no such device\nbye", "Error: no such device"),
+        ("cannot load a.so, going on\nfatal: no GPU found", "fatal: no GPU found"),
+        ("usage: x [-h]\nx: unrecognized option --bar", "x: unrecognized option --bar"),
+        ("2026-11-29 12:00:00 INFO a.cpp cannot find tuned kernels\nfinished with 0 errors, failed: 0", ""),
+        ("all is well", ""),
+    ],
+)
+def test_the_last_complaint_stands_in_where_no_exception_was_raised(lines, said):
+    reader, finder = LogReader(GENERIC), ErrorFinder(GENERIC)
+    for line in reader.feed(lines.encode() + b"\n", 1.0):
+        finder.read(line)
+    assert finder.first is None
+    assert finder.last_words == said
+    told = describe_exit(Exit(code=2, signal=None), finder.last_words)
+    assert told.endswith(said or "named no cause")
 
 
 def test_a_compile_error_is_told_in_the_words_of_the_compiler():

@@ -41,6 +41,14 @@ _TOOL_FAILED = re.compile(
 _TOOL_SAYS = re.compile(
     r"(?:^|[\s:])(?:fatal )?error: |final link failed: |No space left on device|: cannot find -l"
 )
+# What a program that raises no exception says before it leaves: counted where nothing better was said.
+_COMPLAINT = re.compile(
+    r"(?i)\b(?:error|fatal|failed|failure|cannot|can't|could not|couldn't|unable to|denied|no such|not found"
+    r"|invalid|unrecognized|unknown|missing|refused|aborted|panic|not permitted|unsupported)\b"
+)
+_CALM = re.compile(
+    r"\b(?:INFO|DEBUG|TRACE)\b|(?i:\b(?:0|no|without) (?:errors?|failures?)\b|\b(?:errors?|failed)[:=] ?0\b)"
+)
 TOOL_LINES = 10_000  # g++ had 1,672 lines to say before the linker's one about a full disk
 # A lookup that failed and was handled says less than what was raised for it.
 _LOOKUPS = ("StopIteration", "KeyError", "IndexError", "AttributeError", "StopAsyncIteration")
@@ -85,6 +93,7 @@ class ErrorFinder:
         self._open: dict[tuple[str, int | None], _OpenTraceback] = {}
         self.errors: list[LoggedError] = []
         self.fatal: LoggedError | None = None  # the first line that says a required process has died
+        self.last_words = ""  # the latest line that complains, of programs without exceptions
 
     def read(self, line: WatchedLine) -> None:
         text = _PREFIX.sub("", line.text, count=1)
@@ -175,6 +184,8 @@ class ErrorFinder:
             self._keep(self._error(line, f"error: {usage[1]}", strength=2))
         elif not line.noise and (_LOUD.search(text, 0, 1000) or _BARE_EXCEPTION.match(text)):
             self._keep(self._error(line, _without_module(text), strength=1))
+        elif not line.noise and _COMPLAINT.search(text, 0, 1000) and not _CALM.search(line.text, 0, 1000):
+            self.last_words = " ".join(text.split())[:CAUSE_CHARS]
 
     def _error(self, line: WatchedLine, text: str, *, strength: int) -> LoggedError:
         said = " ".join(text.split())[:CAUSE_CHARS]
@@ -224,8 +235,8 @@ def says_held_port(cause: str) -> bool:
     return _HELD_PORT.search(cause) is not None
 
 
-def describe_exit(exit_: Exit) -> str:
-    """An exit as a cause, for want of a better one."""
+def describe_exit(exit_: Exit, last_words: str = "") -> str:
+    """An exit as a cause, for want of a better one than the last line that complained."""
     if exit_.signal is not None:
         name = SIGNALS.get(exit_.signal, f"signal {exit_.signal}")
         guess = ": out of memory, or somebody killed it" if exit_.signal == 9 else ""
@@ -234,6 +245,8 @@ def describe_exit(exit_: Exit) -> str:
         return "ended, and nobody was left to see how"
     if exit_.code == 0:
         return "exited with code 0 although it should serve"
+    if last_words:
+        return f"exited with code {exit_.code}; the last error it printed: {last_words}"
     return f"exited with code {exit_.code} and named no cause"
 
 

@@ -104,7 +104,7 @@ def _cause(s: Situation) -> str:
         return f"{lost.name} died without an exception (killed by a signal, or out of memory?)"
     if s.error is not None:
         return s.error.text
-    return describe_exit(s.exit) if s.exit is not None else "a required process has died"
+    return describe_exit(s.exit, s.last_words) if s.exit is not None else "a required process has died"
 
 
 def _lost_process(s: Situation) -> Vanished | None:

@@ -226,6 +226,7 @@ class Watcher:
             error=error,
             last_error_s=self._errors.last_s,
             fatal=self._errors.fatal,
+            last_words=self._errors.last_words,
             exit=exit_,
             exit_age_s=0.0 if self._exit_since_s is None else now_s - self._exit_since_s,
             vanished=readings.vanished,

@@ -117,6 +117,7 @@ class Situation:
     error: LoggedError | None = None
     last_error_s: float | None = None
     fatal: LoggedError | None = None
+    last_words: str = ""
     exit: Exit | None = None
     exit_age_s: float = 0.0
     vanished: tuple[Vanished, ...] = ()
