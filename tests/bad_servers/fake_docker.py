@@ -128,7 +128,12 @@ class Daemon:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 container.process.wait(float(options["--time"]))
             container.kill()
+        elif verb == "kill":
+            container.kill()
         elif verb == "rm":
+            container.process.terminate()  # podman's, that is
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                container.process.wait(10)
             container.kill()
             del self.containers[container.id]
         return f"{container.id}\n"

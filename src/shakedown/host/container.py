@@ -59,6 +59,7 @@ class ContainerRun:
         if grace_s >= 1:
             limit_s = grace_s + _BEYOND_GRACE_S
             self._ask("stop", "--time", str(round(grace_s)), own, limit_s=limit_s, turn=turn, enough=hurried)
+        self._ask("kill", own, limit_s=_LOOK_S, turn=turn)  # podman's `rm --force` would ask for 10 s first
         self._ask("rm", "--force", own, limit_s=_REMOVE_S, turn=turn)
 
     def is_gone(self, turn: Turn) -> bool:
