@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -12,10 +13,24 @@ from conftest import Shakedown
 from hypothesis import given, settings
 from test_isolate_search import HUNG, SERVES, worlds
 
-from shakedown.core import Ended, Experiment, Judgement, Outcome, Phase, Signature, Verdict, Wait
+from shakedown.core import (
+    Ended,
+    Experiment,
+    Judgement,
+    Outcome,
+    Phase,
+    PhaseSpan,
+    RecordState,
+    Signature,
+    TrialRecord,
+    Verdict,
+    Wait,
+)
 from shakedown.isolate import isolate
 from shakedown.isolate.judge import Showing, classify, safely_past
+from shakedown.jobs.costs import costs_of
 from shakedown.jobs.oracle import BETWEEN
+from shakedown.ledger import Ledger
 
 ENGINE_LIKE = Path(__file__).parent / "bad_servers" / "engine_like.py"
 
@@ -68,6 +83,78 @@ def test_a_workaround_has_served_and_was_not_only_ended_past_the_failure(world):
     assert conclusion.ended is Ended.PROVEN
     for found in conclusion.causes:
         assert set(dict(found.certificate)["workaround_serves"].trial_ids) & set(served)
+
+
+# --- what it may cost
+
+
+def spans(**ends: float) -> tuple[PhaseSpan, ...]:
+    """Phases one after the other, each given by when it ended."""
+    starts = [0.0, *ends.values()]
+    return tuple(
+        PhaseSpan(phase=Phase(name), rank="", started_s=start, ended_s=end)
+        for start, (name, end) in zip(starts, ends.items(), strict=False)
+    )
+
+
+@pytest.fixture
+def ledger(tmp_path: Path) -> Iterator[Ledger]:
+    with Ledger.open(tmp_path / "ledger.db") as opened:
+        yield opened
+
+
+def launched(ledger: Ledger, number: int, model: str, load_s: float, weights: int) -> None:
+    served = Judgement(
+        verdict=Verdict.SERVES,
+        phase=Phase.SERVING,
+        phases=spans(config=5.0, dist_init=10.0, weight_load=10.0 + load_s, kv_cache=20.0 + load_s),
+    )
+    record = TrialRecord(
+        id=f"t{number}",
+        search_id=None,
+        experiment=None,
+        engine="vllm",
+        argv=(),
+        env=(),
+        cwd="/",
+        folder=Path("/"),
+        started_at="2026-01-01T00:00:00Z",
+        state=RecordState.OPEN,
+        facts=(("model_key", model), ("weight_bytes", str(weights))),
+    )
+    ledger.open_trial(record)
+    ledger.close_trial(record.id, served, seconds=40.0 + load_s)
+
+
+def test_an_engine_never_launched_is_reckoned_by_a_guess_and_says_so(ledger: Ledger):
+    costs = costs_of(ledger, "vllm", {"model_key": "m"})
+    assert costs.serves.median_s == 60
+    assert "a guess" in costs.words(24, 40)
+
+
+def test_a_model_launched_before_is_reckoned_phase_by_phase(ledger: Ledger):
+    for number, load_s in enumerate((30.0, 36.0, 42.0)):
+        launched(ledger, number, "m", load_s, 10**9)
+    costs = costs_of(ledger, "vllm", {"model_key": "m"})
+    assert costs.serves.mean_s == pytest.approx(56 + 10, rel=0.1)
+    assert "from earlier launches" in costs.words(24, 40)
+
+
+def test_a_model_never_launched_is_reckoned_by_its_bytes_and_the_rate_of_others(ledger: Ledger):
+    launched(ledger, 1, "small", 10.0, 10**10)
+    costs = costs_of(ledger, "vllm", {"model_key": "big", "weight_bytes": str(10**12)})
+    assert costs.phases[Phase.WEIGHT_LOAD].median_s == pytest.approx(1000)
+    assert "1000.0 GB at 1.00 GB/s" in costs.words(24, 40)
+
+
+def test_a_failure_before_the_weights_makes_the_further_launches_cheap(ledger: Ledger):
+    launched(ledger, 1, "m", 1500.0, 10**12)
+    costs = costs_of(ledger, "vllm", {"model_key": "m"})
+    hung = Judgement(verdict=Verdict.HUNG, phase=Phase.DIST_INIT, wait=Wait.WAITING, fingerprint="x")
+    after = costs.after(Outcome(trial_id="t", judgement=hung, seconds=50.0))
+    assert costs.serves.mean_s > 1500
+    assert after.serves.mean_s == pytest.approx(10 + 5, rel=0.1)
+    assert "past dist_init" in after.words(24, 40)
 
 
 @pytest.mark.slow

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shakedown.core import Factor, FactorKind, Judgement, Match, Phase, Signature, Verdict, Wait
+from shakedown.core import Factor, FactorKind, Judgement, LogNormal, Match, Phase, Signature, Verdict, Wait
 from shakedown.isolate import Clues, compare, forecast
 from shakedown.isolate.closure import Dependencies
 from shakedown.isolate.judge import Showing, classify, decide
@@ -105,7 +105,10 @@ def test_frames_and_phase_raise_the_suspicion_of_the_flags_they_point_at():
 
 
 def test_the_forecast_grows_slowly_and_never_passes_the_limit():
-    few, many = forecast(12, fail_s=60, pass_s=300), forecast(40, fail_s=60, pass_s=300)
+    fails, passes = LogNormal(median_s=60, spread=0.2), LogNormal(median_s=300, spread=0.2)
+    few, many = (forecast(count, fails=fails, passes=passes) for count in (12, 40))
     assert few.launches <= many.launches <= few.launches + 3
     assert many.seconds < many.at_most_seconds
-    assert forecast(40, fail_s=60, max_launches=5).at_most_launches == 5
+    assert forecast(40, fails=fails, passes=passes, max_launches=5).at_most_launches == 5
+    steady = forecast(12, fails=fails, passes=LogNormal(median_s=300, spread=0.01))
+    assert steady.at_most_seconds < few.at_most_seconds

@@ -206,7 +206,11 @@ def test_silences_and_times_are_learnt_from_starts_that_serve(ledger):
     closed("t3", HUNG, {Phase.IMPORT: 500.0})
     closed("t4", SERVES, {Phase.COMPILE: 9.0}, facts=(("model_key", "other"),))
     assert ledger.learnt_silences("vllm", "m") == {Phase.IMPORT: 15.0, Phase.WEIGHT_LOAD: 60.0}
-    assert ledger.phase_seconds("vllm", "m") == {Phase.WEIGHT_LOAD: 8.0}
+    times = ledger.phase_times("vllm", "m")
+    assert set(times) == {Phase.WEIGHT_LOAD}
+    assert times[Phase.WEIGHT_LOAD].median_s == pytest.approx(8.0)
+    assert ledger.phase_times("vllm", None).keys() == times.keys()
+    assert ledger.load_rate("vllm") is None
     assert ledger.average_seconds("vllm", "m", Verdict.HUNG) == 10
     assert ledger.average_seconds("sglang", "m") is None
 

@@ -3,6 +3,7 @@
 Nothing here touches a process, a file or a clock.
 """
 
+from shakedown.core.durations import LogNormal
 from shakedown.core.engines import (
     Cache,
     ConfigValue,
@@ -118,6 +119,7 @@ __all__ = [
     "Layout",
     "Listener",
     "LogLine",
+    "LogNormal",
     "LogprobStyle",
     "Mark",
     "Marker",

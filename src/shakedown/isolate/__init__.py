@@ -5,7 +5,7 @@ Pure: it touches no process, file or clock. numpy loads when a search among fact
 
 from shakedown.isolate.base import Ladder, RungFinding
 from shakedown.isolate.conclusion import isolate
-from shakedown.isolate.forecast import Forecast, forecast
+from shakedown.isolate.forecast import Forecast, forecast, time_to
 from shakedown.isolate.judge import compare
 from shakedown.isolate.notebook import SearchLimits
 from shakedown.isolate.prior import Clues
@@ -19,4 +19,5 @@ __all__ = [
     "compare",
     "forecast",
     "isolate",
+    "time_to",
 ]

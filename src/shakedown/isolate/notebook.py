@@ -19,10 +19,12 @@ class SearchLimits:
     """How far a search may go.
 
     `repeats`: looks at a launch that serves at first (1: once, and it is nothing to isolate).
+    `pass_s`: what a launch that serves takes, where that is known before one was seen.
     `lowest_rate`: a failure that shows more rarely is not searched but should be amplified.
     """
 
     max_launches: int = 100
+    pass_s: float | None = None
     repeats: int = 1
     max_causes: int = 3
     max_values: int = 4
@@ -85,9 +87,10 @@ class Notebook:
         return outcome
 
     def costs(self) -> Costs:
-        """Means of the launches so far; one that serves is priced like one that fails until it was seen."""
+        """Means of the launches so far; one that serves is priced as the limits say until it was seen."""
         fail_s = self._mean_seconds(serving=False) or 1.0
-        return Costs(fail_s=fail_s, pass_s=self._mean_seconds(serving=True) or fail_s)
+        pass_s = self._mean_seconds(serving=True) or self._limits.pass_s or fail_s
+        return Costs(fail_s=fail_s, pass_s=pass_s)
 
     def _mean_seconds(self, *, serving: bool) -> float | None:
         seconds = [

@@ -18,6 +18,7 @@ from shakedown.engines.needs import Needs, needs_of
 from shakedown.errors import ShakedownError
 from shakedown.host.local import LocalHost
 from shakedown.jobs.draft_lint import LintRequest, lint_folder
+from shakedown.jobs.outside import weight_bytes
 from shakedown.jobs.reading import Reading, read_request
 from shakedown.jobs.request import LaunchRequest
 from shakedown.jobs.result import ExitCode, JobResult, Talk
@@ -108,12 +109,6 @@ def bare_subject(request: LaunchRequest) -> Subject:
     return Subject(
         interpreter=(sys.executable, "-"), env=request.launch.env, cwd=request.launch.cwd, told=told
     )
-
-
-def weight_bytes(folder: Path) -> int:
-    if not folder.is_dir():
-        return 0
-    return sum(file.stat().st_size for file in folder.glob("*.safetensors") if file.is_file())
 
 
 def run_scripts(host: Host, subject: Subject, scripts: Sequence[Script]) -> Iterable[CheckFinding]:

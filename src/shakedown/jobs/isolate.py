@@ -5,13 +5,14 @@ from __future__ import annotations
 import os
 import shutil
 
-from shakedown.core import Conclusion, Factor, SearchRecord, Step, Verdict
+from shakedown.core import Conclusion, Factor, SearchRecord, Step
 from shakedown.engines import require_isolatable
 from shakedown.errors import Interrupted
 from shakedown.host.local import LocalHost
-from shakedown.isolate import Clues, SearchLimits, forecast, isolate
+from shakedown.isolate import Clues, SearchLimits, isolate
 from shakedown.isolate.factors import factors_of
 from shakedown.isolate.values import values_of
+from shakedown.jobs.costs import Costs, costs_of, refines
 from shakedown.jobs.oracle import TrialOracle
 from shakedown.jobs.outside import outside_of
 from shakedown.jobs.reading import Reading, describe, read_request
@@ -19,6 +20,7 @@ from shakedown.jobs.request import LaunchRequest
 from shakedown.jobs.result import ExitCode, JobResult, Talk, exit_code_of_search
 from shakedown.jobs.rungs import ladder_of
 from shakedown.jobs.searches import (
+    PASS_S,
     SURROUNDINGS,
     end_leftovers,
     new_search,
@@ -26,12 +28,11 @@ from shakedown.jobs.searches import (
     require_same_files,
 )
 from shakedown.jobs.surroundings import look_around, suspicions, told
-from shakedown.jobs.trials import plan_lines
-from shakedown.ledger import MODEL_FACT, Kind, Ledger
+from shakedown.jobs.trials import facts_of, plan_lines
+from shakedown.ledger import Kind, Ledger
 from shakedown.report import isolate_document, isolate_report, isolate_summary
 
 CACHES = "caches"  # in a search's folder: what its launches compile instead of using the user's caches
-UNKNOWN_LAUNCH_S = 60.0  # of an engine and model the ledger has not seen
 
 
 def isolate_job(
@@ -57,12 +58,14 @@ def isolate_job(
         if request.dry_run:
             return dry_run(reading, request, factors)
         seen = "" if earlier is not None else told(look_around(host, reading))
-        search = earlier or new_search(search_id, reading, request, factors, seed, seen)
+        costs = costs_of(ledger, reading.command.engine.name, facts_of(reading))
+        search = earlier or new_search(search_id, reading, request, factors, seed, seen, costs.serves.mean_s)
         if earlier is None:
             ledger.open_search(search)
         else:
             ledger.adopt(search.id)
-        announce(ledger, reading, search, talk, max_launches)
+        facts = dict(search.facts)
+        announce(reading, search, costs, talk, max_launches)
         oracle = TrialOracle(
             ledger, host, reading, request, factors, search.id, talk, max_launches=max_launches
         )
@@ -75,10 +78,10 @@ def isolate_job(
                 seed=search.seed,
                 clues=Clues(
                     values=values_of(factors, reading.command, reading.table),
-                    weights=suspicions(dict(search.facts).get(SURROUNDINGS, ""), factors),
+                    weights=suspicions(facts.get(SURROUNDINGS, ""), factors),
                 ),
-                limits=SearchLimits(max_launches=max_launches),
-                report=lambda step: talk.say(step_words(step)),
+                limits=SearchLimits(max_launches=max_launches, pass_s=float(facts.get(PASS_S, 0)) or None),
+                report=Reporting(talk, costs, len(factors), max_launches),
                 ladder=ladder_of(oracle.base, factors),
             )
         except KeyboardInterrupt:
@@ -92,27 +95,28 @@ def isolate_job(
         return result_of(ledger, search.id, conclusion, talk)
 
 
-def announce(ledger: Ledger, reading: Reading, search: SearchRecord, talk: Talk, max_launches: int) -> None:
+def announce(reading: Reading, search: SearchRecord, costs: Costs, talk: Talk, max_launches: int) -> None:
     """What it may cost, before it costs anything."""
-    engine, model = search.engine, dict(search.facts).get(MODEL_FACT, "")
-    known_s = ledger.average_seconds(engine, model)
-    pass_s = ledger.average_seconds(engine, model, Verdict.SERVES)
-    cost = forecast(
-        len(search.factors), fail_s=known_s or UNKNOWN_LAUNCH_S, pass_s=pass_s, max_launches=max_launches
-    )
-    basis = "from earlier launches" if known_s else f"at {UNKNOWN_LAUNCH_S:.0f} s a launch, which is a guess"
     talk.say(f"isolate {search.id}: {describe(reading)}, {len(search.factors)} factors")
-    talk.say(
-        f"may cost about {cost.launches} launches and {cost.seconds / 60:.0f} min "
-        f"({basis}), at most {max_launches} launches"
-    )
+    talk.say(costs.words(len(search.factors), max_launches))
     if seen := dict(search.facts).get(SURROUNDINGS):
         talk.say(f"found on this machine, and no cause by itself: {seen}")
     talk.say(f"if interrupted: shakedown isolate --resume {search.id}")
 
 
-def step_words(step: Step) -> str:
-    return f"  {step.concluded}  ({step.outcome.trial_id}, {step.outcome.seconds:.0f} s)"
+class Reporting:
+    """Says each step as it comes; after the first, what the others may cost."""
+
+    def __init__(self, talk: Talk, costs: Costs, factors: int, max_launches: int) -> None:
+        self._talk, self._costs, self._factors, self._max_launches = talk, costs, factors, max_launches
+        self._told = False
+
+    def __call__(self, step: Step) -> None:
+        outcome = step.outcome
+        self._talk.say(f"  {step.concluded}  ({outcome.trial_id}, {outcome.seconds:.0f} s)")
+        if not self._told and refines(outcome.judgement):
+            self._told = True
+            self._talk.say(f"  {self._costs.after(outcome).words(self._factors, self._max_launches)}")
 
 
 def dry_run(reading: Reading, request: LaunchRequest, factors: tuple[Factor, ...]) -> JobResult:

@@ -111,7 +111,7 @@ class TrialOracle:
 
     def _token_decides(self, purpose: Purpose) -> bool:
         """For every failure seen: without the first cause, another may show that is told by its answers."""
-        return all(token_decides(purpose, failing) for failing in self._failures or {None})
+        return all(token_decides(purpose, failing) for failing in self._failures or (None,))
 
     def _left_s(self) -> float | None:
         if self._request.deadline_s is None:

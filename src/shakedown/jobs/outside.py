@@ -54,6 +54,12 @@ def model_folder(command: Command) -> Path | None:
     return snapshot if (snapshot / CONFIG).is_file() else None
 
 
+def weight_bytes(folder: Path) -> int:
+    if not folder.is_dir():
+        return 0
+    return sum(file.stat().st_size for file in folder.glob("*.safetensors") if file.is_file())
+
+
 def read_config(folder: Path) -> Mapping[str, Any]:
     try:
         found = json.loads((folder / CONFIG).read_text())

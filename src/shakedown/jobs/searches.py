@@ -23,6 +23,7 @@ from shakedown.ledger import Ledger
 from shakedown.redact import REDACTED, Redactor
 
 STARTING_S = 2.0  # a kill may strike a supervisor in mid-start; it ends what it started, a moment later
+PASS_S = "pass_s"  # the fact that holds what was reckoned for a launch that serves: a resume reckons the same
 SURROUNDINGS = "surroundings"  # the fact that holds what was found on the machine beforehand
 WRITTEN_OUT = "written_out"  # the fact that holds a command whose config file was written out
 
@@ -34,6 +35,7 @@ def new_search(
     factors: tuple[Factor, ...],
     seed: int,
     surroundings: str,
+    pass_s: float,
 ) -> SearchRecord:
     command = reading.command
     launch = request.launch
@@ -41,6 +43,7 @@ def new_search(
     expect = "; ".join(map(str, request.expect))
     options = {"ready_url": request.ready_url, "ready_log": request.ready_log, "expect": expect}
     told = {name: redactor.redact_text(value) for name, value in options.items() if value}
+    told[PASS_S] = f"{pass_s:.3f}"
     if surroundings:
         told[SURROUNDINGS] = redactor.redact_text(surroundings)
     if command.launch.argv != launch.argv:

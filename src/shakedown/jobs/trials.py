@@ -11,10 +11,11 @@ from dataclasses import replace
 from shakedown.core import Launch, Phase, Signature
 from shakedown.engines import display
 from shakedown.isolate.sorting import PREFIXES
+from shakedown.jobs.outside import model_folder, weight_bytes
 from shakedown.jobs.reading import Reading, asked_for_random_weights, own_limits
 from shakedown.jobs.request import LaunchRequest
 from shakedown.jobs.result import Progress, Talk
-from shakedown.ledger import MODEL_FACT, Ledger
+from shakedown.ledger import MODEL_FACT, WEIGHTS_FACT, Ledger
 from shakedown.redact import Redactor
 from shakedown.trial import Occasion, Stated, Subject
 from shakedown.watch import Assessment, Limits
@@ -31,6 +32,9 @@ def facts_of(reading: Reading) -> dict[str, str]:
         facts["engine_version"] = reading.table.version
     if reading.port is not None:
         facts["port"] = str(reading.port)
+    folder = model_folder(command)
+    if folder is not None and (weights := weight_bytes(folder)):
+        facts[WEIGHTS_FACT] = str(weights)
     return facts
 
 

@@ -14,6 +14,7 @@ from typing import Any
 from shakedown.core import (
     Experiment,
     Identity,
+    LogNormal,
     Outcome,
     Phase,
     RecordState,
@@ -39,6 +40,8 @@ from shakedown.ledger.writers import Writer, boot_id, is_gone, this_writer
 SILENCE_FACTOR = 3.0  # a suspect is silent three times longer than any healthy start was …
 SILENCE_FLOOR_S = 15.0  # … and never under this: a busy machine stretches a short silence
 LEARNT_FROM = 20  # trials: one start with a cold compile cache is forgotten in time
+
+WEIGHTS_FACT = "weight_bytes"  # the fact of a trial that says how much it loads
 
 ENTRIES = "SELECT id, kind, writer, record FROM entry"
 
@@ -123,21 +126,33 @@ class Queries:
                 longest[phase] = max(silence_s, longest.get(phase, 0.0))
         return {phase: max(SILENCE_FLOOR_S, SILENCE_FACTOR * s) for phase, s in longest.items()}
 
-    def phase_seconds(self, engine: str, model_key: str) -> Mapping[Phase, float]:
-        """Seconds a phase usually takes (median of healthy starts, each by its slowest rank)."""
+    def phase_times(self, engine: str, model_key: str | None) -> Mapping[Phase, LogNormal]:
+        """How long each phase takes in healthy starts, each by its slowest rank; model None: of any."""
         seen: dict[Phase, list[float]] = {}
         for closing in self._closings(engine, model_key, Verdict.SERVES):
-            slowest: dict[Phase, float] = {}
-            for span in closing.judgement.phases:
-                if span.ended_s is not None:
-                    took_s = span.ended_s - span.started_s
-                    slowest[span.phase] = max(took_s, slowest.get(span.phase, 0.0))
-            for phase, took_s in slowest.items():
+            for phase, took_s in _phase_seconds(closing).items():
                 seen.setdefault(phase, []).append(took_s)
-        return {phase: median(times) for phase, times in seen.items()}
+        return {phase: LogNormal.of(times) for phase, times in seen.items()}
 
-    def average_seconds(self, engine: str, model_key: str, verdict: Verdict | None = None) -> float | None:
-        """Mean seconds of the latest trials (of one verdict, if given), start to cleaned; None: none yet."""
+    def load_rate(self, engine: str) -> float | None:
+        """Bytes of weights loaded a second, median over healthy starts of any model; None: none known."""
+        query = (
+            "SELECT body, record FROM event JOIN entry ON entry.id = entry_id"
+            " WHERE engine = ? AND event.kind = ? AND verdict = ? ORDER BY event.seq DESC LIMIT ?"
+        )
+        rates = []
+        for row in self._rows(query, (engine, EventKind.CLOSED, Verdict.SERVES, LEARNT_FROM)):
+            with reported(self.path):
+                facts = dict(from_text(TrialRecord, row["record"]).facts)
+                took_s = _phase_seconds(from_text(Closing, row["body"])).get(Phase.WEIGHT_LOAD, 0.0)
+            if took_s > 0 and facts.get(WEIGHTS_FACT, "").isdecimal():
+                rates.append(int(facts[WEIGHTS_FACT]) / took_s)
+        return median(rates) if rates else None
+
+    def average_seconds(
+        self, engine: str, model_key: str | None, verdict: Verdict | None = None
+    ) -> float | None:
+        """Mean seconds of the latest trials (of one verdict, if given), start to cleaned; None: none."""
         times = [closing.seconds for closing in self._closings(engine, model_key, verdict)]
         return fmean(times) if times else None
 
@@ -182,18 +197,29 @@ class Queries:
                 return search_after(from_text(SearchRecord, row["record"]), events, gone=gone)
             return trial_after(from_text(TrialRecord, row["record"]), events, gone=gone)
 
-    def _closings(self, engine: str, model_key: str, verdict: Verdict | None) -> list[Closing]:
+    def _closings(self, engine: str, model_key: str | None, verdict: Verdict | None) -> list[Closing]:
         query = (
             "SELECT body FROM event JOIN entry ON entry.id = entry_id"
-            " WHERE engine = ? AND model_key = ? AND event.kind = ? AND (? IS NULL OR verdict = ?)"
+            " WHERE engine = ? AND (? IS NULL OR model_key = ?) AND event.kind = ?"
+            " AND (? IS NULL OR verdict = ?)"
             " AND event.seq = (SELECT max(seq) FROM event WHERE entry_id = entry.id AND kind = ?)"
             " ORDER BY event.seq DESC LIMIT ?"
         )
         closed = EventKind.CLOSED
-        rows = self._rows(query, (engine, model_key, closed, verdict, verdict, closed, LEARNT_FROM))
+        rows = self._rows(
+            query, (engine, model_key, model_key, closed, verdict, verdict, closed, LEARNT_FROM)
+        )
         with reported(self.path):
             return [from_text(Closing, row["body"]) for row in rows]
 
     def _rows(self, query: str, values: Sequence[Any]) -> list[sqlite3.Row]:
         with reported(self.path):
             return self._connection.execute(query, values).fetchall()
+
+
+def _phase_seconds(closing: Closing) -> dict[Phase, float]:
+    slowest: dict[Phase, float] = {}
+    for span in closing.judgement.phases:
+        if span.ended_s is not None:
+            slowest[span.phase] = max(span.ended_s - span.started_s, slowest.get(span.phase, 0.0))
+    return slowest
