@@ -83,6 +83,7 @@ class Bench:
         self._work, self._traces = work, traces
         self._preparing = threading.Lock()
         self._pythons: dict[str, Path] = {}
+        self._versions: dict[str, dict[str, str]] = {}
         self._over = threading.Event()
 
     def python(self, engine: str) -> Path:
@@ -93,9 +94,11 @@ class Bench:
             return self._pythons[spec.name]
 
     def versions(self, engine: str) -> dict[str, str]:
-        argv = [str(self.python(engine)), "-c", VERSIONS_SCRIPT]
-        done = execute(argv, env={}, cwd=Path("/"), stdin="", deadline_s=60)
-        return dict(json.loads(done.stdout)) if done.code == 0 else {}
+        if engine not in self._versions:
+            argv = [str(self.python(engine)), "-c", VERSIONS_SCRIPT]
+            done = execute(argv, env={}, cwd=Path("/"), stdin="", deadline_s=60)
+            self._versions[engine] = dict(json.loads(done.stdout)) if done.code == 0 else {}
+        return self._versions[engine]
 
     def run(self, batch: Sequence[Start], rows: Rows) -> dict[str, dict[str, Any]]:
         """All starts of a batch at once."""
