@@ -16,7 +16,7 @@ import triton.language as tl
 from torch import Tensor
 
 ROWS = 16  # of a pack, a program of `turn`
-TILE = 1024  # elements a program of `join` holds at once, of each of its tensors
+WARPS = 4
 
 
 class Turn(torch.autograd.Function):
@@ -147,16 +147,17 @@ class Join(torch.autograd.Function):
 
 
 def _join_shape(heads: int, kv_heads: int, width: int) -> dict[str, int]:
-    group, padded = heads // kv_heads, triton.next_power_of_2(width)
-    group_padded = triton.next_power_of_2(group)
+    """A warp's lanes, eight numbers each, go along one or more whole rows: sums over a group stay in a lane."""
+    padded = triton.next_power_of_2(width)
     return {
         "HEADS": heads,
         "KV_HEADS": kv_heads,
-        "GROUP": group,
+        "GROUP": heads // kv_heads,
         "WIDTH": width,
-        "GROUP_PADDED": group_padded,
+        "GROUP_PADDED": triton.next_power_of_2(heads // kv_heads),
         "WIDTH_PADDED": padded,
-        "ROWS": max(1, TILE // (group_padded * padded)),
+        "ROWS": WARPS * max(1, 32 * 8 // padded),
+        "num_warps": WARPS,
     }
 
 
