@@ -23,6 +23,7 @@ from shakedown.drafter.capture import batches, read_requests
 from shakedown.drafter.capture_transformers import TransformersCapture
 from shakedown.drafter.extract import plan_extraction, refuse_full
 from shakedown.drafter.manifest import Backend
+from shakedown.drafter.origin import refuse_foreign
 from shakedown.drafter.shards import Document
 from shakedown.drafter.states import open_states, read_manifest
 from shakedown.drafter.target import read_target
@@ -262,6 +263,30 @@ def test_a_disk_that_is_full_is_an_error_and_keeps_what_is_written(target, tmp_p
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
     run(target, tmp_path / "samples.jsonl", tmp_path / "states")
     assert len(open_states(tmp_path / "states")) == 60
+
+
+def doc_of(tokens: list[int], states: torch.Tensor) -> Document:
+    return Document(
+        tokens=torch.tensor(tokens, dtype=torch.int32),
+        mask=torch.ones(len(tokens), dtype=torch.uint8),
+        aux=torch.zeros(len(tokens), 3 * states.shape[1]).bfloat16(),
+        last=states.bfloat16(),
+        last_rows=torch.arange(len(tokens) - 1),
+    )
+
+
+def test_samples_that_another_model_wrote_are_refused():
+    """A target that is certain: of its own text it knows the next token, of the other's it is surprised."""
+    head = torch.eye(96)
+    random = torch.Generator().manual_seed(0)
+    tokens = torch.randint(96, (100,), generator=random)
+    knowing = 20 * head[tokens[1:]]
+    refuse_foreign([doc_of(tokens.tolist(), knowing)], head, "samples.jsonl")
+    other = (tokens + 1) % 96
+    with pytest.raises(DataProblem, match=r"samples\.jsonl: this target did not write these samples"):
+        refuse_foreign([doc_of(other.tolist(), knowing)], head, "samples.jsonl")
+    guessing = torch.randn(99, 96, generator=random)  # as of random weights: it knows nothing and says so
+    refuse_foreign([doc_of(other.tolist(), guessing)], head, "samples.jsonl")
 
 
 class Faulty:

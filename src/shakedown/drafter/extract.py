@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import shutil
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from shakedown.drafter.capture import Capture, Request, read_requests, refuse_not_finite
-from shakedown.drafter.shards import BYTES_PER_STATE
+from shakedown.drafter.shards import BYTES_PER_STATE, Document
 from shakedown.drafter.states import StatesWriter
 from shakedown.drafter.target import Target
 from shakedown.errors import DataProblem, EnvironmentProblem, UsageError
@@ -23,6 +23,7 @@ BYTES_PER_TOKEN = 4 + 1  # its id and its mask
 BYTES_PER_ROW = 8  # its number
 BYTES_PER_DOCUMENT = 2 * 8  # its start and its sample
 SAY_EVERY_S = 10.0
+LOOKED_AT = 8  # documents
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,25 +106,35 @@ def refuse_full(plan: Plan, folder: Path) -> int:
 
 
 def extract(
-    capture: Capture, requests: Iterable[Request], writer: StatesWriter, plan: Plan, say: Say
+    capture: Capture,
+    requests: Iterable[Request],
+    writer: StatesWriter,
+    plan: Plan,
+    say: Say,
+    look: Callable[[Sequence[Document]], None] = lambda documents: None,
 ) -> Pace:
     """Captures `requests` into the writer, window after window; says rate and time left as they are learnt.
 
-    Raises DataProblem for states that are no numbers, EnvironmentProblem where a shard cannot be written.
+    `look` is shown the first few documents, and may raise. Raises DataProblem for states that are no numbers,
+    EnvironmentProblem where a shard cannot be written.
     """
     pace, left, said_s = Pace(), plan.tokens, time.monotonic()
+    first: list[Document] = []
     for window in windows(requests, capture):
         by_sample = {request.sample: request for request in window}
         started_s = time.monotonic()
         tokens = 0
         for document in capture.capture(window):
-            refuse_not_finite(document, by_sample[document.sample])
+            refuse_not_finite(document, by_sample.pop(document.sample))
+            if len(first) < LOOKED_AT:
+                first.append(document)
+                if len(first) in (LOOKED_AT, plan.samples):
+                    look(first)
             writer.add(document)
             tokens += len(document.tokens)
             if time.monotonic() - said_s > SAY_EVERY_S:
                 said_s = time.monotonic()
                 say(progress(plan, left - tokens, pace, tokens / (said_s - started_s)))
-            del by_sample[document.sample]
         if by_sample:
             lost = next(iter(by_sample.values()))
             raise DataProblem(

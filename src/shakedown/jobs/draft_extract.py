@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
@@ -19,9 +19,11 @@ from shakedown.drafter.capture_transformers import TransformersCapture
 from shakedown.drafter.extract import Pace, Plan, extract, plan_extraction, refuse_full, told_bytes
 from shakedown.drafter.manifest import StatesManifest
 from shakedown.drafter.memory import BATCH_TOKENS, choose_device, fits, stream_tokens
+from shakedown.drafter.origin import refuse_foreign
 from shakedown.drafter.parity import ParityFinding
 from shakedown.drafter.patterns import Fault
 from shakedown.drafter.scan import SEQUENCES, scan, scan_ladders, scanned_requests
+from shakedown.drafter.shards import Document
 from shakedown.drafter.states import StatesWriter
 from shakedown.drafter.target import Target, find_checkpoint, read_target
 from shakedown.errors import UsageError
@@ -102,7 +104,11 @@ def run(
                 return finding, Pace()
             writer.note_parity(finding.to_dict())
         left = (asked for asked in read_requests(request.samples) if asked.sample not in writer.done)
-        return finding, extract(capture, left, writer, plan, talk.say)
+
+        def look(documents: Sequence[Document]) -> None:
+            refuse_foreign(documents, target.head(), str(request.samples))
+
+        return finding, extract(capture, left, writer, plan, talk.say, look)
 
 
 def choose_capture(request: ExtractRequest, target: Target, plan: Plan, talk: Talk) -> Capture:
