@@ -64,8 +64,9 @@ def engine(target: Target, folder: Path, mode: str = "", **options: str) -> OurE
 
 def test_documents_hold_what_the_engine_wrote_and_nothing_is_left(target, tmp_path):
     requests = make_requests(40)
+    (tmp_path / ".spool-killed").mkdir()
     capture = engine(target, tmp_path)
-    capture._chunk_tokens = 60  # several chunks, two at a time under way
+    capture._chunk_tokens = capture._most_tokens = 60  # several chunks, two at a time under way
     with capture:
         documents = {document.sample: document for document in capture.capture(requests)}
         left = sorted(path.suffix for path in capture._spool.iterdir())

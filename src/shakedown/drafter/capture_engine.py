@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import fcntl
 import json
+import shutil
 import tempfile
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from functools import cached_property
@@ -25,9 +27,12 @@ from shakedown.drafter.shards import Document
 from shakedown.drafter.target import Target
 from shakedown.errors import DataProblem, UsageError
 
-SPOOL_BYTES = 2 * 2**30  # of states that lie between engine and shards
+SPOOL = ".spool-"
+SPOOL_BYTES = 4 * 2**30  # of states that lie between engine and shards
 CHUNKS_IN_FLIGHT = 2  # one is computed while one is read
-CHUNKS_A_WINDOW = 16
+CHUNK_S = 5.0  # what a chunk shall take: a batch that ends early costs little, and a kill loses little
+FIRST_TOKENS = 8192
+WINDOW_TOKENS = 2**22
 
 
 class EngineCapture:
@@ -55,9 +60,9 @@ class EngineCapture:
         self.backend = Backend(name=self.module, version=installed_version(python, self.module))
         self.refuse_version()
         token_bytes = (len(target.aux_inputs_of) + 1) * target.hidden_size * 2
-        self._chunk_tokens = max(SPOOL_BYTES // CHUNKS_IN_FLIGHT // token_bytes, longest)
-        self.first_tokens = self._chunk_tokens
-        self.window_tokens = CHUNKS_A_WINDOW * self._chunk_tokens
+        self._most_tokens = max(SPOOL_BYTES // CHUNKS_IN_FLIGHT // token_bytes, longest)
+        self._chunk_tokens = FIRST_TOKENS
+        self.first_tokens, self.window_tokens = FIRST_TOKENS, WINDOW_TOKENS
         self._python = python
         self._folder = folder
         self._say = say
@@ -85,7 +90,9 @@ class EngineCapture:
     def __enter__(self) -> EngineCapture:
         with ExitStack() as stack:
             self._folder.mkdir(parents=True, exist_ok=True)
-            spool = tempfile.TemporaryDirectory(prefix=".spool-", dir=self._folder)
+            for left in self._folder.glob(f"{SPOOL}*"):  # by a kill: the folder is ours alone now
+                shutil.rmtree(left)
+            spool = tempfile.TemporaryDirectory(prefix=SPOOL, dir=self._folder)
             self._spool = Path(stack.enter_context(spool))
             settings = {**self._settings, "spool": str(self._spool)}
             process = EngineProcess(self._python, self.script, settings, name=self.module, say=self._say)
@@ -100,6 +107,7 @@ class EngineCapture:
 
     def capture(self, requests: Sequence[Request]) -> Iterator[Document]:
         waiting: list[Sequence[Request]] = []
+        self._answered_s = time.monotonic()
         for number, chunk in enumerate(self._chunks(requests)):
             self._ask(chunk, number)
             waiting.append(chunk)
@@ -127,6 +135,7 @@ class EngineCapture:
 
     def _answered(self, chunk: Sequence[Request]) -> Iterator[Document]:
         files = self._engine.receive(f"computing {len(chunk)} samples")["files"]
+        self._pace(sum(request.length for request in chunk))
         if len(files) != len(chunk):
             raise DataProblem(f"{self.module} gave {len(files)} files for {len(chunk)} samples")
         for request, name in zip(chunk, files, strict=True):
@@ -134,6 +143,12 @@ class EngineCapture:
             yield self._document(path, request)
             path.unlink()
             path.with_name(path.name + ".lock").unlink(missing_ok=True)
+
+    def _pace(self, tokens: int) -> None:
+        """Makes the chunks to come as large as takes CHUNK_S."""
+        now_s = time.monotonic()
+        rate, self._answered_s = tokens / (now_s - self._answered_s), now_s
+        self._chunk_tokens = min(max(int(rate * CHUNK_S), FIRST_TOKENS), self._most_tokens)
 
     def _document(self, path: Path, request: Request) -> Document:
         wait_until_written(path)
