@@ -64,6 +64,12 @@ def save_qwen2(folder: Path) -> None:
     save("Qwen2", folder, num_key_value_heads=2)
 
 
+def save_mixed(folder: Path) -> None:
+    """Its upper layers see a window, its lower ones all."""
+    window = {"use_sliding_window": True, "sliding_window": 4, "max_window_layers": 5}
+    save("Qwen2", folder, num_key_value_heads=2, **window)
+
+
 def save_qwen3(folder: Path) -> None:
     save("Qwen3", folder, num_key_value_heads=2, head_dim=8)
 
@@ -102,6 +108,7 @@ def save_kimi(folder: Path) -> None:
 TARGETS: dict[str, Callable[[Path], None]] = {
     "llama": save_llama,
     "qwen2": save_qwen2,
+    "mixed": save_mixed,
     "qwen3": save_qwen3,
     "qwen3_moe": save_qwen3_moe,
     "deepseek_v3": save_deepseek,
