@@ -68,7 +68,7 @@ SPINNING = frozenset({"spin", "trylock"})
 UNKNOWN_BUSY = "loop"  # nobody can tell it from one long computation: said to be slow, not hung
 PROGRAM_SEEDS = 5
 PLANTED_SEEDS = 3
-TOGETHER = 3
+TOGETHER = 5
 
 ABSENT_PEER = (
     "--nnodes",
