@@ -96,13 +96,12 @@ def make_world(
     torch.manual_seed(seed)
     chosen = torch.randperm(size.vocab)[: size.draft_vocab].sort().values
     vocabulary = DraftVocabulary(d2t=chosen - torch.arange(size.draft_vocab), vocab=size.vocab)
+    inside = vocabulary.target_ids.to(device)
     with device:
         head = torch.randn(size.vocab, size.hidden, dtype=torch.bfloat16) * size.hidden**-0.5
-        head[vocabulary.target_ids] *= (
-            1.5  # the target's choice lies in the draft vocabulary, as in real text
-        )
+        head[inside] *= 1.5  # the target's choice lies in the draft vocabulary, as in real text
         drafter = Drafter(size.config(), torch.randn(size.vocab, size.hidden, dtype=torch.bfloat16))
-        drafter.lm_head.weight.data.copy_(head[vocabulary.target_ids])
+        drafter.lm_head.weight.data.copy_(head[inside])
         made = [[make_document(size, length, density) for length in lengths] for _ in range(batches)]
     return World(size=size, drafter=drafter, vocabulary=vocabulary, head=head, batches=made)
 
@@ -136,14 +135,16 @@ class Ours:
         crew = Crew(rank=0, size=1, device=device)
         self.trainer = Trainer(world.drafter, world.vocabulary, world.head, recipe, crew)
         batches = [[on_cpu(document) for document in batch] for batch in world.batches]
-        self.packs = [self._pack(batch).to(device, self.trainer.dtype) for batch in batches]
+        self.packs = [
+            self._pack(batch, number).to(device, self.trainer.dtype) for number, batch in enumerate(batches)
+        ]
         self.rows = sum(int((loss_rows(d.mask)[1] > 0).sum()) for d in batches[0])
 
     @staticmethod
-    def _pack(batch: list[Document]) -> Pack:
+    def _pack(batch: list[Document], number: int) -> Pack:
         tokens, rows = (sum(len(part) for part in parts) for parts in _parts(batch))
         shape = PackShape(tokens=-(-tokens // 128) * 128, rows=-(-rows // 128) * 128)
-        return pack_documents(list(enumerate(batch)), shape)
+        return pack_documents(list(enumerate(batch, number * len(batch))), shape)
 
     def step(self, number: int) -> float:
         sums = self.trainer.learn([self.packs[number % len(self.packs)]], self.rows, str)

@@ -66,10 +66,28 @@ def plain_lessons(drafter, vocabulary, texts):
     ]
 
 
-def gradients(drafter, total):
+def differentiated(drafter, learn_total):
+    """What `learn_total` hands back, and the gradients of its total."""
     drafter.zero_grad()
+    lesson, total = learn_total()
     total.backward()
-    return {name: parameter.grad.clone() for name, parameter in drafter.named_parameters()}
+    return lesson, {name: parameter.grad.clone() for name, parameter in drafter.named_parameters()}
+
+
+def fast_and_gradients(drafter, vocabulary, pack):
+    def learn_total():
+        lesson = fast_lesson(drafter, vocabulary, pack)
+        return lesson, lesson.total
+
+    return differentiated(drafter, learn_total)
+
+
+def plain_and_gradients(drafter, vocabulary, texts):
+    def learn_total():
+        lessons = plain_lessons(drafter, vocabulary, texts)
+        return lessons, sum(lesson.total for lesson in lessons)
+
+    return differentiated(drafter, learn_total)
 
 
 @pytest.mark.parametrize("heads", [(4, 2), (4, 4)], ids=["shared keys", "own keys"])
@@ -78,10 +96,8 @@ def test_the_fast_path_finds_the_losses_and_gradients_of_the_plain_one(heads):
     vocabulary = small_vocabulary()
     texts = [text_of(mask, seed) for seed, mask in enumerate(TEXTS.values())]
     pack = packed(texts)
-    fast = fast_lesson(drafter, vocabulary, pack)
-    fast_gradients = gradients(drafter, fast.total)
-    plain = plain_lessons(drafter, vocabulary, texts)
-    plain_gradients = gradients(drafter, sum(lesson.total for lesson in plain))
+    fast, fast_gradients = fast_and_gradients(drafter, vocabulary, pack)
+    plain, plain_gradients = plain_and_gradients(drafter, vocabulary, texts)
 
     assert fast.total.item() == pytest.approx(sum(lesson.total.item() for lesson in plain), rel=1e-5)
     torch.testing.assert_close(fast.losses, sum(p.losses.sum(1) for p in plain), rtol=1e-5, atol=1e-5)
@@ -98,12 +114,10 @@ def test_the_fast_path_finds_the_losses_and_gradients_of_the_plain_one(heads):
 def test_the_loss_is_the_same_in_chunks(monkeypatch):
     drafter, vocabulary = small_drafter(), small_vocabulary()
     pack = packed([text_of(mask, seed) for seed, mask in enumerate(TEXTS.values())])
-    whole = fast_lesson(drafter, vocabulary, pack)
-    whole_gradients = gradients(drafter, whole.total)
+    whole, whole_gradients = fast_and_gradients(drafter, vocabulary, pack)
     monkeypatch.setattr("shakedown.drafter.loss.CHUNK_BYTES", 5 * 30 * 4)
     monkeypatch.setattr("shakedown.drafter.teacher.CHUNK_TOKENS", 3)
-    parts = fast_lesson(drafter, vocabulary, pack)
-    part_gradients = gradients(drafter, parts.total)
+    parts, part_gradients = fast_and_gradients(drafter, vocabulary, pack)
     torch.testing.assert_close(parts.losses, whole.losses, rtol=1e-5, atol=1e-5)
     for name, wanted in whole_gradients.items():
         torch.testing.assert_close(part_gradients[name], wanted, rtol=1e-5, atol=1e-6, msg=name)
@@ -228,10 +242,10 @@ def test_a_choice_outside_the_draft_vocabulary_is_a_miss_and_teaches_nothing():
     choices = (pack.last @ head().T).argmax(-1)
     can = vocabulary.t2d[choices]
     assert 0 < can.sum() < len(can)
-    assert torch.equal(teacher.choice >= 0, can)
-    assert torch.equal(vocabulary.target_ids[teacher.choice[can]], choices[can])
+    assert torch.equal(teacher.verdict.choice >= 0, can)
+    assert torch.equal(vocabulary.target_ids[teacher.verdict.choice[can]], choices[can])
     inside = (pack.last @ head().T).softmax(-1)[:, vocabulary.target_ids].sum(-1)
-    torch.testing.assert_close(teacher.covered, inside)
+    torch.testing.assert_close(teacher.verdict.covered, inside)
     untaught = lesson.trained[0] & ~can.roll(-1)
     assert untaught.any()
     assert not lesson.hits[0][untaught].any()

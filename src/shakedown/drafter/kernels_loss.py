@@ -10,7 +10,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-BLOCK, WARPS = 4096, 8
+BLOCK, WARPS = 2048, 8
 
 
 def summarise(logits: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -47,25 +47,29 @@ def score(
 
 @triton.jit
 def _fold(line, WIDTH: tl.constexpr, BLOCK: tl.constexpr):
-    """Of one row: the largest logit, where it is (the first of equals), and the log-sum-exp."""
-    top, place, total = float("-inf"), 0, 0.0
+    """Of one row: the largest logit and the log-sum-exp."""
+    top, total = float("-inf"), 0.0
     for begin in range(0, WIDTH, BLOCK):
         at = begin + tl.arange(0, BLOCK)
         x = tl.load(line + at, mask=at < WIDTH, other=float("-inf")).to(tl.float32)
-        block_top, block_place = tl.max(x, 0, return_indices=True)
-        new_top = tl.maximum(top, block_top)
+        new_top = tl.maximum(top, tl.max(x, 0))
         total = total * tl.exp(top - new_top) + tl.sum(tl.exp(x - new_top), 0)
-        place = tl.where(block_top > top, begin + block_place, place)
         top = new_top
-    return top, place, top + tl.log(total)
+    return top, top + tl.log(total)
 
 
 @triton.jit
 def _summarise(logits, top, place, log_sum, stride, WIDTH: tl.constexpr, BLOCK: tl.constexpr):
     row = tl.program_id(0).to(tl.int64)
-    row_top, row_place, row_sum = _fold(logits + row * stride, WIDTH, BLOCK)
+    line = logits + row * stride
+    row_top, row_sum = _fold(line, WIDTH, BLOCK)
+    first = tl.full([BLOCK], WIDTH, tl.int32)
+    for begin in range(0, WIDTH, BLOCK):
+        at = begin + tl.arange(0, BLOCK)
+        x = tl.load(line + at, mask=at < WIDTH, other=float("-inf")).to(tl.float32)
+        first = tl.minimum(first, tl.where(x == row_top, at, WIDTH))
     tl.store(top + row, row_top)
-    tl.store(place + row, row_place)
+    tl.store(place + row, tl.min(first, 0))
     tl.store(log_sum + row, row_sum)
 
 
@@ -77,16 +81,18 @@ def _score(
     row = tl.program_id(0).to(tl.int64)
     lesson = tl.load(rows + row)
     line, wanted_line = logits + row * WIDTH, wanted + lesson * wanted_stride
-    _, place, log_sum = _fold(line, WIDTH, BLOCK)
+    top, log_sum = _fold(line, WIDTH, BLOCK)
     lesson_sum, weight = tl.load(wanted_sum + lesson), tl.load(weights + row)
     likeness = tl.zeros([BLOCK], tl.float32)
+    first = tl.full([BLOCK], WIDTH, tl.int32)  # where the top is, the first of equals
     for begin in range(0, WIDTH, BLOCK):
         at = begin + tl.arange(0, BLOCK)
         mask = at < WIDTH
         x = tl.load(line + at, mask=mask, other=0.0).to(tl.float32)
         share = tl.exp(tl.load(wanted_line + at, mask=mask, other=float("-inf")).to(tl.float32) - lesson_sum)
         likeness += share * x
+        first = tl.minimum(first, tl.where((x == top) & mask, at, WIDTH))
         if DIFFERENTIATE:
             tl.store(line + at, (tl.exp(x - log_sum) - share) * weight, mask=mask)
     tl.store(losses + row, log_sum - tl.sum(likeness, 0))
-    tl.store(hits + row, place == tl.load(choice + lesson))
+    tl.store(hits + row, tl.min(first, 0) == tl.load(choice + lesson))

@@ -6,60 +6,72 @@ hands on what the forward pass found. Three matrix products a chunk is what the 
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from shakedown.drafter.arithmetic import score
+from shakedown.drafter.product import add_product
 from shakedown.drafter.teacher import Teacher
 
 CHUNK_BYTES = 2**30  # of logits in the compute dtype
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pairs:
+    """N lessons: feature `places[n]` is taught by teacher row `lessons[n]`, and counts `weights[n]`.
+
+    No place occurs twice.
+    """
+
+    places: Tensor
+    lessons: Tensor
+    weights: Tensor
+
+
 def soft_cross_entropy(
-    x: Tensor, head: Tensor, teacher: Teacher, places: Tensor, lessons: Tensor, weights: Tensor
+    x: Tensor, head: Tensor, owner: Tensor, teacher: Teacher, pairs: Pairs
 ) -> tuple[Tensor, Tensor, Tensor]:
     """The weighted sum, and of each pair its cross-entropy and whether the top draft is the target's choice.
 
-    `x` [M, H] are normed features, `head` [draft vocabulary, H]. N pairs: feature `places[n]` is taught by
-    teacher row `lessons[n]` with `weights[n]`; no place occurs twice. Results: scalar, [N], bool [N].
+    `x` [M, H] are normed features; `head` [draft vocabulary, H] is `owner` in their dtype, and the gradient
+    goes to the owner. Results: scalar, [N], bool [N].
     """
-    total, losses, hits = _ChunkedLoss.apply(x, head, teacher, places, lessons, weights)  # type: ignore[no-untyped-call]
+    total, losses, hits = _ChunkedLoss.apply(x, owner, head, teacher, pairs)  # type: ignore[no-untyped-call]
     return total, losses, hits
 
 
 class _ChunkedLoss(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, x: Tensor, head: Tensor, teacher: Teacher, places: Tensor, lessons: Tensor, weights: Tensor
+        ctx: Any, x: Tensor, owner: Tensor, head: Tensor, teacher: Teacher, pairs: Pairs
     ) -> tuple[Tensor, Tensor, Tensor]:
-        wanted, head_wanted = ctx.needs_input_grad[0], ctx.needs_input_grad[1]
-        grad_x = torch.zeros_like(x) if wanted else None
-        grad_head = torch.zeros_like(head, dtype=torch.float32) if head_wanted else None
+        places, weights = pairs.places, pairs.weights
+        grad_x = torch.zeros_like(x) if ctx.needs_input_grad[0] else None
+        grad_head = torch.zeros_like(owner) if ctx.needs_input_grad[1] else None
         losses = torch.zeros(len(places), dtype=torch.float32, device=x.device)
         hits = torch.zeros(len(places), dtype=torch.bool, device=x.device)
-        lesson = (teacher.logits, teacher.log_sum_exp, teacher.choice)
+        lesson = (teacher.logits, teacher.log_sum_exp, teacher.verdict.choice)
         for part in _chunks(len(places), CHUNK_BYTES // (len(head) * head.element_size())):
             chunk = x.index_select(0, places[part])
             logits = chunk @ head.T
             losses[part], hits[part] = score(
-                logits, *lesson, lessons[part], weights[part], differentiate=wanted or head_wanted
+                logits, *lesson, pairs.lessons[part], weights[part], differentiate=grad_x is not None
             )
             if grad_x is not None:
                 grad_x.index_copy_(0, places[part], logits @ head)  # by now they are the logits' gradients
             if grad_head is not None:
-                grad_head += logits.T @ chunk
-        ctx.save_for_backward(grad_x, None if grad_head is None else grad_head.to(head.dtype))
+                add_product(grad_head, logits, chunk)
+        ctx.save_for_backward(grad_x, grad_head)
         ctx.mark_non_differentiable(losses, hits)
         return (losses * weights).sum(), losses, hits
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
-        grad_x, grad_head = ctx.saved_tensors
-        scale = gradients[0]
-        scaled = [None if g is None else g * scale.to(g.dtype) for g in (grad_x, grad_head)]
-        return scaled[0], scaled[1], None, None, None, None
+        scaled = [None if found is None else found.mul_(gradients[0]) for found in ctx.saved_tensors]
+        return scaled[0], scaled[1], None, None, None
 
 
 def _chunks(number: int, largest: int) -> list[slice]:

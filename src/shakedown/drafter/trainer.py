@@ -19,7 +19,7 @@ from shakedown.drafter.feed import refuse_broken
 from shakedown.drafter.optimiser import Optimiser
 from shakedown.drafter.packing import Pack
 from shakedown.drafter.recipe import Recipe
-from shakedown.drafter.teacher import TargetHead
+from shakedown.drafter.teacher import TargetHead, Teacher, Verdict
 from shakedown.drafter.vocabulary import DraftVocabulary
 
 
@@ -35,6 +35,7 @@ class Trainer:
         self.drafter.embedding = self.drafter.embedding.to(self.dtype)
         self.drafter.lm_head.weight.requires_grad_(not recipe.freeze_head)
         self.optimiser = Optimiser(self.drafter, recipe)
+        self._verdicts: dict[int, Verdict] = {}  # by document, 16 bytes a loss row
         self._head = TargetHead(target_head.to(crew.device, self.dtype), vocabulary)
 
     def learn(self, packs: Iterable[Pack], rows: int, place_of: Callable[[int], str]) -> Tensor:
@@ -42,7 +43,7 @@ class Trainer:
 
         Hands back what `summed` makes of all processes' packs. Raises DataProblem for a broken state.
         """
-        sums = torch.zeros(1 + 4 * self.recipe.steps, dtype=torch.float64, device=self.crew.device)
+        sums = torch.zeros(2 + 4 * self.recipe.steps, dtype=torch.float64, device=self.crew.device)
         for pack in packs:
             lesson = self._lesson(pack, rows, place_of)
             lesson.total.backward()  # type: ignore[no-untyped-call]
@@ -62,22 +63,41 @@ class Trainer:
     def _lesson(self, pack: Pack, rows: int, place_of: Callable[[int], str]) -> Lesson:
         pack = pack.to(self.crew.device, self.dtype)
         refuse_broken(pack, place_of)
-        teacher, recipe = self._head.teach(pack.last), self.recipe
+        teacher, recipe = self._teach(pack), self.recipe
         return learn(self.drafter, pack, teacher, steps=recipe.steps, decay=recipe.decay, rows=rows)
+
+    def _teach(self, pack: Pack) -> Teacher:
+        """The target's choice over the whole vocabulary never changes: the first epoch alone finds it."""
+        parts = [self._verdicts.get(span.document) for span in pack.spans]
+        known = [
+            part for part, span in zip(parts, pack.spans, strict=True) if part and len(part) == span.rows
+        ]
+        if len(known) == len(pack.spans):
+            return self._head.teach(pack.last, Verdict.joined(known, len(pack.rows)))
+        teacher = self._head.teach(pack.last)
+        for span in pack.spans:
+            rows = slice(span.first_row, span.first_row + span.rows)
+            self._verdicts[span.document] = teacher.verdict.of(rows)
+        return teacher
 
 
 def summed(lesson: Lesson) -> Tensor:
-    """[1 + 4S] in fp64, so that processes exchange a batch's numbers in one call: see `told`."""
+    """[2 + 4S] in fp64, so that processes exchange a batch's numbers in one call: see `told`."""
+    once = torch.stack([lesson.total.detach(), lesson.covered])
     by_step = (lesson.losses, lesson.taught, lesson.hits.sum(1), lesson.trained.sum(1))
-    return torch.cat([lesson.total.detach().double()[None], *(row.double() for row in by_step)])
+    return torch.cat([once.double(), *(row.double() for row in by_step)])
 
 
 def told(sums: Tensor) -> dict[str, Any]:
-    """`loss`: what is minimised. By step: the mean cross-entropy, and the share of rows drafted right."""
-    losses, taught, hits, trained = sums[1:].view(4, -1)
+    """`loss`: what is minimised. By step: the mean cross-entropy, and the share of rows drafted right.
+
+    `covered`: the target's mean probability of the draft vocabulary, a ceiling for acceptance.
+    """
+    losses, taught, hits, trained = sums[2:].view(4, -1)
     return {
         "loss": float(sums[0]),
         "loss_by_step": (losses / taught.clamp(min=1)).tolist(),
         "right_by_step": (hits / trained.clamp(min=1)).tolist(),
+        "covered": float(sums[1] / trained[0].clamp(min=1)),
         "loss_rows": int(trained[0]),
     }
