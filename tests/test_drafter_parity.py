@@ -1,6 +1,7 @@
 """Parity: healthy states are the same, and each planted fault is called by its name."""
 
 import dataclasses
+import json
 
 import pytest
 import torch
@@ -208,7 +209,9 @@ def test_noise_and_no_numbers_are_not_taken_for_a_pattern(bench):
     assert not compare_states(wrong, bench.ladders, EXPECTED).same
     healthy = bench.held(*EXPECTED)
     healthy[2][:, 7:, 1] = torch.nan
-    assert compare_states(healthy, bench.ladders, EXPECTED).fault is Fault.NOT_FINITE
+    found = compare_states(healthy, bench.ladders, EXPECTED)
+    assert found.fault is Fault.NOT_FINITE
+    json.dumps(found.to_dict(), allow_nan=False)
 
 
 def test_layers_that_cannot_be_told_apart_are_undecided(llama):

@@ -5,6 +5,7 @@ It never computes a state: both sides are handed in, so that decode states can b
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -54,7 +55,17 @@ class ParityFinding:
         return self.fault is Fault.SAME
 
     def to_dict(self) -> dict[str, Any]:
-        return asdict(self)
+        """As JSON has it: what is no number is None."""
+        found: dict[str, Any] = finite(asdict(self))
+        return found
+
+
+def finite(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: finite(each) for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [finite(each) for each in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def compare_states(
