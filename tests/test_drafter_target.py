@@ -113,6 +113,16 @@ def test_facts_embedding_head_and_norm_are_read_alone(saved, name):
     assert (target.rope_scaling is None) == (name != "kimi")
 
 
+def test_packed_weights_are_counted_as_what_they_unpack_to(saved):
+    plain = read_target(saved["deepseek_v3"]).weights
+    packed_ones = read_target(saved["kimi"]).weights
+    assert plain.numbers() == sum(
+        tensor.numel() for tensor in load_file(plain.folder / "model.safetensors").values()
+    )
+    assert packed_ones.numbers("language_model.") == plain.numbers()
+    assert packed_ones.numbers("language_model.model.layers.7.") == plain.numbers("model.layers.7.")
+
+
 def test_one_changed_byte_of_a_small_checkpoint_changes_its_fingerprint(tmp_path):
     save_llama(tmp_path)
     before = read_target(tmp_path).facts.weights_sha256

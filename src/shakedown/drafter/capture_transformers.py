@@ -18,6 +18,7 @@ from shakedown.drafter.decoder import Decoder
 from shakedown.drafter.manifest import Backend
 from shakedown.drafter.shards import Document
 from shakedown.drafter.target import Target
+from shakedown.errors import EnvironmentProblem
 
 BATCHES_A_WINDOW = 64
 
@@ -88,7 +89,14 @@ class TransformersCapture:
     def prefill(self, batch: Sequence[Request]) -> torch.Tensor:
         """A batch through all layers, states [B, T, H] before the final norm: what capture costs no less."""
         assert self._decoder is not None
-        return self._decoder.forward(self._decoder.embed(self._sent(padded(batch))))
+        try:
+            return self._decoder.forward(self._decoder.embed(self._sent(padded(batch))))
+        except torch.OutOfMemoryError as problem:
+            tokens = len(batch) * batch[0].length
+            raise EnvironmentProblem(
+                f"{self._device} has no memory for {tokens:,} tokens at once ({batch[0].place}): {problem}",
+                f"compute less at once: --batch-tokens {tokens // 2}",
+            ) from None
 
     def _flights(self, groups: Sequence[Sequence[Request]]) -> Iterator[Flight]:
         for batch in groups:

@@ -26,13 +26,15 @@ def build_ladders(
     *,
     device: str,
     branches: Collection[int],
+    exact_device: str | None = None,
     say: Say = lambda text: None,
     batch_tokens: int = 4096,
 ) -> list[Ladder]:
-    """A ladder for each request, in order. `branches` are the rungs whose last addition is kept too."""
+    """A ladder for each request, in order. `branches` are the rungs whose last addition is kept too;
+    `exact_device` computes in float32, where that is another than `device`."""
     groups = list(batches(requests, batch_tokens))
     rounded = climb(Decoder(target, torch.bfloat16, device), groups, (), say)
-    exact = climb(Decoder(target, torch.float32, device), groups, branches, say)
+    exact = climb(Decoder(target, torch.float32, exact_device or device), groups, branches, say)
     norm_weight = target.final_norm().float()
     return [
         Ladder(

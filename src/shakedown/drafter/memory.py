@@ -33,7 +33,13 @@ def free_bytes(device: str) -> int:
 
 def fits(target: Target, device: str, dtype: torch.dtype) -> bool:
     """Whether all weights in plain numbers can be held at once."""
-    return target.weights.numbers * dtype.itemsize <= HELD_SHARE * free_bytes(device)
+    return target.weights.numbers() * dtype.itemsize <= HELD_SHARE * free_bytes(device)
+
+
+def layer_fits(target: Target, device: str, dtype: torch.dtype) -> bool:
+    """Whether the last layer's weights can; where layers differ it is the largest kind."""
+    numbers = target.weights.numbers(target.layout.layer(target.layers - 1))
+    return numbers * dtype.itemsize <= HELD_SHARE * free_bytes(device)
 
 
 def stream_tokens(target: Target, dtype: torch.dtype) -> int:

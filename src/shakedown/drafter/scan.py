@@ -14,6 +14,7 @@ import torch
 
 from shakedown.drafter.capture import Capture, Request, read_requests
 from shakedown.drafter.ladders import build_ladders
+from shakedown.drafter.memory import layer_fits
 from shakedown.drafter.parity import ParityFinding, compare_states
 from shakedown.drafter.rungs import Ladder, pick_rows
 from shakedown.drafter.shards import Document
@@ -36,7 +37,14 @@ def scan_ladders(
 ) -> list[Ladder]:
     """The reference's side, made before a backend takes the memory."""
     say(f"parity: the reference computes {len(requests)} sequences, a layer at a time")
-    return build_ladders(target, requests, device=device, branches=target.aux_inputs_of, say=say)
+    return build_ladders(
+        target,
+        requests,
+        device=device,
+        exact_device=device if layer_fits(target, device, torch.float32) else "cpu",
+        branches=target.aux_inputs_of,
+        say=say,
+    )
 
 
 def scan(

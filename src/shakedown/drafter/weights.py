@@ -75,17 +75,21 @@ class Weights:
             found.setdefault(module, []).append(part)
         return found
 
-    @property
-    def numbers(self) -> int:
-        """How many numbers all weights are, unpacked."""
-        return sum(self._count(name) for name in self.files)
+    def plain_shape(self, module: str) -> tuple[int, ...]:
+        """Of the weight of a module in plain numbers."""
+        if f"{module}.weight_shape" in self:
+            return tuple(self.tensor(f"{module}.weight_shape").tolist())
+        return self.shape(f"{module}.weight")
+
+    def numbers(self, stem: str = "") -> int:
+        """How many numbers all weights whose names begin so are, unpacked."""
+        return sum(self._count(name) for name in self.files if name.startswith(stem))
 
     def _count(self, name: str) -> int:
-        if name.endswith((".weight_shape", ".weight_scale", ".weight_scale_inv")):
+        module, _, part = name.rpartition(".")
+        if part in ("weight_shape", "weight_scale", "weight_scale_inv"):
             return 0
-        if name.endswith(".weight_packed"):
-            return math.prod(self.tensor(name.removesuffix("packed") + "shape").tolist())
-        return math.prod(self.shape(name))
+        return math.prod(self.plain_shape(module) if part == "weight_packed" else self.shape(name))
 
     def fingerprint(self) -> str:
         """SHA-256 of the config and of each file's size and 64 samples of 64 KiB: quick for a terabyte."""
