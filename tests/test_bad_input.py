@@ -226,6 +226,18 @@ def test_a_server_that_cannot_be_asked_is_undecided_and_says_so(
 
 
 @pytest.mark.slow
+def test_a_server_that_listens_elsewhere_is_undecided_and_says_where_it_was_looked_for(
+    place: Place, odd
+) -> None:
+    command = odd("elsewhere")
+    document = json.loads(place("run", "--json", "--", *command).stdout)
+    assert document["verdict"] == "undecided"
+    assert "its log says that it is ready, but nothing of it listens" in document["cause"]
+    assert f"127.0.0.1:{command[4]}" in document["cause"]
+    assert "--port" in document["next"][0]
+
+
+@pytest.mark.slow
 def test_a_flood_of_log_is_kept_in_bounds(place: Place, odd) -> None:
     done = place("run", "--json", "--", *odd("flood"))
     assert json.loads(done.stdout)["verdict"] == "serves", done.stdout

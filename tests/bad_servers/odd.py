@@ -1,11 +1,13 @@
 """Servers and programs that behave oddly: odd.py MODE --port PORT [flags of http_model.py]
 
 Modes: serve, daemon (forks away twice, serves from there), quiet (does nothing at all), binary (logs noise
-and escape codes), unfinished (a log without newline), flood (logs for ever). Else no line is logged.
+and escape codes), unfinished (a log without newline), flood (logs for ever), elsewhere (says it is ready, and
+listens on another port), mute (says it is ready, and answers nobody). Else no line is logged.
 """
 
 import argparse
 import os
+import socket
 import ssl
 import sys
 import threading
@@ -50,6 +52,13 @@ def main() -> None:
         os.write(1, b"no newline here")
     elif mode == "flood":
         threading.Thread(target=flood, daemon=True).start()
+    elif mode in ("elsewhere", "mute"):
+        print("INFO:     Application startup complete.", flush=True)
+    if mode == "elsewhere":
+        http_model.options.port = 0
+    if mode == "mute":
+        with socket.create_server(("127.0.0.1", http_model.options.port)):
+            time.sleep(600)
     server = ThreadingHTTPServer(("127.0.0.1", http_model.options.port), http_model.Server)
     if http_model.options.ssl_certfile:
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)

@@ -4,13 +4,14 @@ It never reads a process and never starts one.
 """
 
 from shakedown.probe.canary import CanaryReport, Heartbeat, Pulse, check, pulse
-from shakedown.probe.client import Target
+from shakedown.probe.client import Failure, Target
 from shakedown.probe.marks import measure
 from shakedown.probe.numeric import Layer, LayerState
 from shakedown.probe.ready import Readiness, ReadyState, poll, served_model
 
 __all__ = [
     "CanaryReport",
+    "Failure",
     "Heartbeat",
     "Layer",
     "LayerState",

@@ -24,11 +24,15 @@ class ReadyState(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Readiness:
-    """`model` is the name to ask for: the launch's own where the server lists it or lists nothing."""
+    """`model` is the name to ask for: the launch's own where the server lists it or lists nothing.
+
+    `failure` is set where no answer came at all.
+    """
 
     state: ReadyState
     why: str
     model: str | None = None
+    failure: Failure | None = None
 
 
 def poll(target: Target, deadline_s: float = 2.0) -> Readiness:
@@ -72,10 +76,10 @@ def _choose(target: Target, answer: Answer) -> str | None:
 def _not_yet(answer: Answer, path: str) -> Readiness | None:
     """What an answer says if it is no reason for a canary; None if it is, or the page is not there."""
     if answer.failure is Failure.REFUSED:
-        return Readiness(state=ReadyState.REFUSED, why="connection refused")
+        return Readiness(state=ReadyState.REFUSED, why="connection refused", failure=answer.failure)
     if answer.failure is not None:
         why = f"{path}: {answer.failure.value} {quote(answer.detail)}".rstrip()
-        return Readiness(state=ReadyState.NOT_YET, why=why)
+        return Readiness(state=ReadyState.NOT_YET, why=why, failure=answer.failure)
     if answer.status is not None and answer.status >= 500:  # SGLang says 503 until it has warmed up
         return Readiness(state=ReadyState.NOT_YET, why=f"{path} answers {answer.status}")
     return None

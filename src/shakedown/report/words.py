@@ -55,7 +55,7 @@ def seconds_words(seconds: float) -> str:
     return f"{minutes} min {rest} s" if minutes < 120 else f"{minutes // 60} h {minutes % 60} min"
 
 
-NO_API = "canary: no API"  # the fingerprint of a server that has none of the pages that were tried
+NOWHERE = ("canary: no API", "unreached")  # fingerprints of servers that could not be asked where we did
 
 
 def verdict_words(judgement: Judgement) -> str:
@@ -204,10 +204,10 @@ def next_steps(record: TrialRecord | SearchRecord) -> tuple[str, ...]:
         return (f"shakedown stop {record.id}",)
     if record.judgement is None or record.judgement.serves or record.search_id:
         return ()
-    if record.judgement.fingerprint == NO_API:
+    if record.judgement.fingerprint in NOWHERE:
         return (
             "say where its API is with --port, --ready-url or its own --root-path: shakedown run --help",
-            "without one it can be watched, but not judged: nothing was generated",
+            "what has none can be watched, but not judged: nothing was generated",
         )
     if record.judgement.environment or record.judgement.verdict is Verdict.UNDECIDED:
         return ("run it once more: this one says nothing about the launch",)

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from shakedown.core import Judgement, Measured, Phase, Verdict
-from shakedown.probe import CanaryReport, Readiness, ReadyState, Target, check, measure, poll
+from shakedown.probe import CanaryReport, Failure, Readiness, ReadyState, Target, check, measure, poll
 from shakedown.trial.marks import Stated, judge_late, judge_marks, time_to_ready
 from shakedown.trial.ready_line import ReadyLine
 from shakedown.watch import Assessment, State, Watcher
@@ -22,6 +22,7 @@ MARKS_S = 120.0  # for all stated marks together
 DEATH_SHOWS_S = 8.0  # an engine that dies of a request takes the other processes with it in seconds
 HANG_SHOWS_S = 60.0  # the watch's budget for a silence, its three looks and some air
 STEP_S = 0.5
+UNREACHED_S = 30.0  # after its log says ready; an answer, be it an error, takes milliseconds
 
 
 class Asking:
@@ -40,7 +41,8 @@ class Asking:
         self._ready_line = ReadyLine(ready_log) if ready_log else None
         self._thread: threading.Thread | None = None
         self._abandoned = threading.Event()
-        self._answering = False
+        self._answering = self._overdue = False
+        self._seen: Readiness | None = None
         self._not_yet_s = self._answered_s = 0.0
         self._sent = self._seen_sent = 0  # requests that measure marks
         self._reported_s: float | None = None
@@ -52,9 +54,9 @@ class Asking:
         if self._thread is None:
             if self._target is not None and self._is_up(assessment):
                 self._begin(self._target)
-            return self._late(assessment)
+            return self._late(assessment) or self._unreached(assessment)
         if not self._answering:
-            return self._late(assessment)
+            return self._late(assessment) or self._unreached(assessment)
         if assessment.phase.order < Phase.READY.order:
             watcher.enter(Phase.READY)
         report = self.report
@@ -122,7 +124,40 @@ class Asking:
         return judge_late(stated.ready, assessment, stated.spread)
 
     def _is_worth_a_canary(self, seen: Readiness) -> bool:
-        return seen.state is ReadyState.ANSWERING
+        """Also one that says it is ready and leaves a look unanswered: only a canary shows it hung."""
+        self._seen = seen
+        return seen.state is ReadyState.ANSWERING or (self._overdue and seen.failure is Failure.CUT)
+
+    def _unreached(self, assessment: Assessment) -> Judgement | None:
+        """Its log has said for long that it is ready, and there is nowhere to ask it."""
+        said = [span.started_s for span in assessment.phases if span.phase is Phase.READY]
+        self._overdue = bool(said) and assessment.now_s - min(said) >= UNREACHED_S
+        why = self._why_unreached()
+        if not self._overdue or not why:
+            return None
+        return Judgement(
+            verdict=Verdict.UNDECIDED,
+            phase=Phase.READY,
+            cause=f"its log says that it is ready, but {why}",
+            fingerprint="unreached",
+            phases=assessment.phases,
+            evidence=assessment.evidence,
+            would_change="an answer: it may listen on another port or address, or on 127.0.0.1 inside its"
+            " container; --port or --ready-url says where it is",
+        )
+
+    def _why_unreached(self) -> str:
+        """ "" while it may only be late."""
+        if self._target is None:
+            return "its port is not known: nothing was asked"
+        if self._thread is None and self._ready_line is not None:
+            return ""  # the user says when
+        if self._thread is None:
+            return f"nothing of it listens where {self._target.base_url} leads"
+        seen = self._seen
+        if seen is None or seen.failure in {None, Failure.CUT}:
+            return ""
+        return f"{self._target.base_url} cannot be reached: {seen.why}"
 
     def _no_answer(self, report: CanaryReport, assessment: Assessment, waited_s: float) -> Judgement | None:
         """No token came: the watch tells a hang, what goes on working is slow, the rest is undecided."""
