@@ -37,7 +37,7 @@ def scan_ladders(
 ) -> list[Ladder]:
     """The reference's side, made before a backend takes the memory."""
     say(f"parity: the reference computes {len(requests)} sequences, a layer at a time")
-    return build_ladders(
+    ladders = build_ladders(
         target,
         requests,
         device=device,
@@ -45,6 +45,9 @@ def scan_ladders(
         branches=target.aux_inputs_of,
         say=say,
     )
+    if torch.cuda.is_available():
+        torch.cuda.empty_cache()  # an engine counts what is free
+    return ladders
 
 
 def scan(

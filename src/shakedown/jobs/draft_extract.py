@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from shakedown.drafter.capture import Capture, read_requests
+from shakedown.drafter.capture import Capture, Request, read_requests
 from shakedown.drafter.capture_engine import SglangCapture, VllmCapture
 from shakedown.drafter.capture_transformers import TransformersCapture
 from shakedown.drafter.extract import Pace, Plan, extract, plan_extraction, refuse_full, told_bytes
@@ -22,6 +22,7 @@ from shakedown.drafter.memory import BATCH_TOKENS, choose_device, fits, stream_t
 from shakedown.drafter.origin import refuse_foreign
 from shakedown.drafter.parity import ParityFinding
 from shakedown.drafter.patterns import Fault
+from shakedown.drafter.rungs import Ladder
 from shakedown.drafter.scan import SEQUENCES, scan, scan_ladders, scanned_requests
 from shakedown.drafter.shards import Document
 from shakedown.drafter.states import StatesWriter
@@ -90,7 +91,8 @@ def run(
     request: ExtractRequest, target: Target, capture: Capture, writer: StatesWriter, plan: Plan, talk: Talk
 ) -> tuple[ParityFinding | None, Pace]:
     """Scans first where the backend is not the reference and no scan stands in the manifest."""
-    scanned, ladders = [], []
+    scanned: list[Request] = []
+    ladders: list[Ladder] = []
     if request.backend != BackendName.TRANSFORMERS and writer.manifest.parity is None:
         scanned = scanned_requests(request.samples, request.parity_sequences)
         ladders = scan_ladders(target, scanned, device=device_of(request), say=talk.say)
@@ -99,6 +101,7 @@ def run(
     with capture:
         if scanned:
             finding = scan(capture, target, scanned, ladders)
+            ladders.clear()  # gigabytes that a long capture need not keep
             talk.say(f"parity: {finding.fault.value}: {finding.what}")
             if not finding.same:
                 return finding, Pace()
