@@ -72,6 +72,7 @@ class Experiment:
 
     `substitutes` overrides single factors by another value: (factor name, argv tokens to add).
     `repeat` tells repetitions of one configuration apart. `rung`: something simpler is run instead.
+    `stand_in`: the engine runs it with made-up weights and fewer layers, for less.
     """
 
     kept: frozenset[str]
@@ -81,6 +82,7 @@ class Experiment:
     repeat: int = 0
     debug: bool = False
     rung: str = ""
+    stand_in: bool = False
 
     @property
     def of_the_launch(self) -> bool:
@@ -180,11 +182,15 @@ class Hypothesis:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
-    """One trial of a search as it was chosen and what it showed; `concluded` is one plain sentence."""
+    """One trial of a search as it was chosen and what it showed; `concluded` is one plain sentence.
+
+    `ranking` is how suspected the factors were after it, likeliest first: (factor, probability).
+    """
 
     experiment: Experiment
     outcome: Outcome
     concluded: str
+    ranking: tuple[tuple[str, float], ...] = ()
 
 
 class Ended(StrEnum):

@@ -16,6 +16,7 @@ from shakedown.isolate.notebook import Notebook, SearchLimits, shows_nothing
 from shakedown.isolate.prior import Clues
 from shakedown.isolate.tell import shown
 
+AS_GIVEN = "does it fail as given?"
 MOST_REPRODUCTIONS = (
     3  # of a failure seen before that does not show at once: 0 of 3 bounds little, but is said
 )
@@ -35,9 +36,7 @@ def reproduce(everything: Names, book: Notebook, limits: SearchLimits, clues: Cl
     looks = max(limits.repeats, MOST_REPRODUCTIONS if clues.seen else 1)
     served = 0
     while True:
-        outcome = book.look(
-            everything, Purpose.REPRODUCE, "does it fail as given?", _tell_reproduction, again=served > 0
-        )
+        outcome = book.look(everything, Purpose.REPRODUCE, AS_GIVEN, _tell_reproduction, again=served > 0)
         judgement = outcome.judgement
         if shows_nothing(outcome):
             return Reproduction(failing=judgement, ended=Ended.UNDECIDED, note=shown(judgement))

@@ -36,11 +36,16 @@ class Costs:
             f"never more than {max_launches} launches"
         )
 
+    def launches(self, factors: int) -> int:
+        return forecast(factors, fails=self.fails, passes=self.serves).launches
+
     def after(self, failing: Outcome) -> Costs:
         """Once the failure is known: it takes this long to show, and launches end where they are past it."""
         fails = LogNormal.of([failing.seconds])
         past = safely_past(failing.judgement.signature)
-        if past is None or not self.phases:
+        if not self.phases:
+            serves = fails
+        elif past is None:
             serves = self.serves
         else:
             settled = LogNormal(median_s=SETTLED_S, spread=0.0)

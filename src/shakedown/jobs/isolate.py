@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 import shutil
+from collections.abc import Callable
+from dataclasses import replace
 
-from shakedown.core import Conclusion, Factor, SearchRecord, Step
+from shakedown.core import Conclusion, Factor, Outcome, SearchRecord, Step
 from shakedown.engines import require_isolatable
 from shakedown.errors import Interrupted
 from shakedown.host.local import LocalHost
@@ -27,6 +29,7 @@ from shakedown.jobs.searches import (
     request_of,
     require_same_files,
 )
+from shakedown.jobs.stand_ins import as_given, joined, price_of, search_stand_in, with_guess
 from shakedown.jobs.surroundings import look_around, suspicions, told
 from shakedown.jobs.trials import facts_of, plan_lines
 from shakedown.ledger import Kind, Ledger
@@ -71,19 +74,32 @@ def isolate_job(
         )
         # numpy loads with the search: its matrices are small, and its threads would spin beside the server.
         os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+        clues = Clues(
+            values=values_of(factors, reading.command, reading.table),
+            weights=suspicions(facts.get(SURROUNDINGS, ""), factors),
+        )
+        limits = SearchLimits(max_launches=max_launches, pass_s=float(facts.get(PASS_S, 0)) or None)
+        report = report_to(talk)
         try:
+            failing = oracle.look_ahead(as_given(factors))
+            if refines(failing.judgement):
+                talk.say(costs.after(failing).words(len(factors), max_launches))
+            found = None
+            if worth_a_stand_in(ledger, search, oracle, failing, costs):
+                few = replace(limits, max_launches=max(1, max_launches // 2))
+                found = search_stand_in(
+                    oracle, factors, failing, seed=search.seed, clues=clues, limits=few, report=report
+                )
             conclusion = isolate(
                 factors,
                 oracle,
                 seed=search.seed,
-                clues=Clues(
-                    values=values_of(factors, reading.command, reading.table),
-                    weights=suspicions(facts.get(SURROUNDINGS, ""), factors),
-                ),
-                limits=SearchLimits(max_launches=max_launches, pass_s=float(facts.get(PASS_S, 0)) or None),
-                report=Reporting(talk, costs, len(factors), max_launches),
+                clues=with_guess(clues, found),
+                limits=limits,
+                report=report,
                 ladder=ladder_of(oracle.base, factors),
             )
+            conclusion = joined(found, conclusion)
         except KeyboardInterrupt:
             raise Interrupted(
                 "interrupted; what was started has been ended, finished launches are kept",
@@ -95,6 +111,17 @@ def isolate_job(
         return result_of(ledger, search.id, conclusion, talk)
 
 
+def worth_a_stand_in(
+    ledger: Ledger, search: SearchRecord, oracle: TrialOracle, failing: Outcome, costs: Costs
+) -> bool:
+    """Whether to search on a stand-in first; a resumed search does as it did."""
+    trials = ledger.trials_of(search.id)
+    if any(trial.experiment and trial.experiment.stand_in for trial in trials):
+        return True
+    price = price_of(failing, costs, len(search.factors)) if oracle.base.servers else None
+    return price is not None and price.pays
+
+
 def announce(reading: Reading, search: SearchRecord, costs: Costs, talk: Talk, max_launches: int) -> None:
     """What it may cost, before it costs anything."""
     talk.say(f"isolate {search.id}: {describe(reading)}, {len(search.factors)} factors")
@@ -104,19 +131,11 @@ def announce(reading: Reading, search: SearchRecord, costs: Costs, talk: Talk, m
     talk.say(f"if interrupted: shakedown isolate --resume {search.id}")
 
 
-class Reporting:
-    """Says each step as it comes; after the first, what the others may cost."""
-
-    def __init__(self, talk: Talk, costs: Costs, factors: int, max_launches: int) -> None:
-        self._talk, self._costs, self._factors, self._max_launches = talk, costs, factors, max_launches
-        self._told = False
-
-    def __call__(self, step: Step) -> None:
-        outcome = step.outcome
-        self._talk.say(f"  {step.concluded}  ({outcome.trial_id}, {outcome.seconds:.0f} s)")
-        if not self._told and refines(outcome.judgement):
-            self._told = True
-            self._talk.say(f"  {self._costs.after(outcome).words(self._factors, self._max_launches)}")
+def report_to(talk: Talk) -> Callable[[Step], None]:
+    """Says each step as it comes."""
+    return lambda step: talk.say(
+        f"  {step.concluded}  ({step.outcome.trial_id}, {step.outcome.seconds:.0f} s)"
+    )
 
 
 def dry_run(reading: Reading, request: LaunchRequest, factors: tuple[Factor, ...]) -> JobResult:

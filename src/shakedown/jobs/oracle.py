@@ -32,6 +32,7 @@ from shakedown.jobs.result import Talk
 from shakedown.jobs.rungs import base_of
 from shakedown.jobs.trials import looking_on, noted_variables, occasion_of, subject_of
 from shakedown.ledger import Ledger
+from shakedown.ledger.events import experiment_key
 from shakedown.trial import Stated, run_recorded
 
 BETWEEN = frozenset({Purpose.SPLIT, Purpose.ALONE, Purpose.ONE_LESS, Purpose.PEEL})
@@ -63,11 +64,20 @@ class TrialOracle:
         self._expected: Signature | None = None
         self._failures: set[Signature] = set()
         self._asked = 0
+        self._ahead: dict[str, Outcome] = {}
         self.recalled_s = 0.0
         self.base = base_of(reading, ledger.run_folder(search_id) / "rungs")
         self.noted_env = noted_variables(reading) | {name for f in factors for name, _ in f.add_env}
 
+    def look_ahead(self, experiment: Experiment) -> Outcome:
+        """Asks what the search will ask first; it is answered from here then, as one launch."""
+        outcome = self(experiment)
+        self._ahead[experiment_key(experiment)] = outcome
+        return outcome
+
     def __call__(self, experiment: Experiment) -> Outcome:
+        if (known := self._ahead.pop(experiment_key(experiment), None)) is not None:
+            return known
         self._asked += 1
         outcome = self._ledger.recall(self._search_id, experiment)
         if outcome is None or outcome.judgement.fingerprint == CUT:  # cut short in an earlier sitting
@@ -88,13 +98,16 @@ class TrialOracle:
     def _launch_of(self, experiment: Experiment) -> Launch:
         """As the user gave it where nothing is changed: a config file's flags are written out for changes."""
         everything = {factor.name for factor in self._factors}
-        if experiment.kept >= everything and not experiment.substitutes and not experiment.rung:
+        changed = experiment.substitutes or experiment.rung or experiment.stand_in
+        if experiment.kept >= everything and not changed:
             return self._request.launch
         command = self._reading.command
         launch = apply(command.launch, self._factors, experiment)
         changes = config_changes(self._factors, experiment)
         work = self._ledger.run_folder(self._search_id)
         launch = override_config(launch, command, changes, work) if changes else launch
+        if experiment.stand_in:
+            return self.base.stand_in(launch)
         return self.base.launch(experiment.rung, launch) if experiment.rung else launch
 
     def _stated(self, purpose: Purpose) -> Stated:
@@ -127,7 +140,7 @@ class TrialOracle:
             launch = with_debug_logging(launch, self._reading.command.engine)
         launch = passing_on(launch, self._reading.command.launch)
         purpose = experiment.purpose.value.replace("_", " ")
-        title = f"launch {self._asked}: {purpose}"
+        title = f"launch {self._asked}: {purpose}{', on a stand-in' if experiment.stand_in else ''}"
         self._talk.say(f"{title}: {experiment.reason}")
         subject = subject_of(
             self._reading,
@@ -137,8 +150,8 @@ class TrialOracle:
             deadline_s=left_s,
             launch=launch,
             expected=self._expected,
-            token_only=self._token_decides(experiment.purpose),
-            stated=self._stated(experiment.purpose),
+            token_only=experiment.stand_in or self._token_decides(experiment.purpose),
+            stated=Stated() if experiment.stand_in else self._stated(experiment.purpose),
             past=self._past(experiment.purpose),
         )
         if self.base.write_script(experiment.rung):

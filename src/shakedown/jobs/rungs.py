@@ -13,6 +13,7 @@ from typing import Any
 from shakedown.core import Command, Factor, Launch, Rung
 from shakedown.engines import engine_named
 from shakedown.engines.needs import needs_of
+from shakedown.engines.overrides import with_overrides
 from shakedown.isolate import Ladder
 from shakedown.isolate.factors import device_of
 from shakedown.jobs.reading import Reading
@@ -91,20 +92,33 @@ class Base:
             wrong_because="",
         )
 
+    def stand_in(self, launch: Launch) -> Launch:
+        """The same launch for less: made-up weights, and few layers where the engine can be told so."""
+        added = [word for setting in self.command.engine.random_weight_settings for word in setting]
+        flag = self.command.engine.override_flag
+        argv = (*launch.argv, *added)
+        return replace(
+            launch, argv=with_overrides(argv, flag, self.few_layers()) if TINY in self.servers else argv
+        )
+
     def overrides(self) -> dict[str, Any]:
-        """The user's own overrides, with few layers; what is listed layer by layer is cut with them."""
-        few = max(FEWEST, int(self.config.get("first_k_dense_replace") or 0) + 1)
+        """The user's own overrides, with few layers."""
         given = self.command.value(self.command.engine.override_flag)
         try:
             own = json.loads(given or "{}")
         except ValueError:
             own = {}
+        return {**(own if isinstance(own, dict) else {}), **self.few_layers()}
+
+    def few_layers(self) -> dict[str, Any]:
+        """What is listed layer by layer is cut with them."""
+        few = max(FEWEST, int(self.config.get("first_k_dense_replace") or 0) + 1)
         listed = {
             key: value[:few]
             for key, value in self.config.items()
             if isinstance(value, list) and len(value) == self.config[LAYERS]
         }
-        return {**(own if isinstance(own, dict) else {}), **listed, LAYERS: few}
+        return {**listed, LAYERS: few}
 
 
 def base_of(reading: Reading, folder: Path) -> Base:

@@ -119,5 +119,6 @@ def experiment_key(experiment: Experiment) -> str:
         experiment.repeat,
         experiment.debug,
         *((experiment.rung,) if experiment.rung else ()),  # keys of older rows had none
+        *(("stand-in",) if experiment.stand_in else ()),
     )
     return json.dumps(encode(told_apart), separators=(",", ":"))

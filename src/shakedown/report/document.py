@@ -209,6 +209,7 @@ def _trial_of_search(trial: TrialRecord, search: SearchRecord) -> Document:
         "substitutes": {name: list(argv) for name, argv in experiment.substitutes} if experiment else {},
         "repeat": experiment.repeat if experiment else 0,
         "debug": experiment.debug if experiment else False,
+        "stand_in": experiment.stand_in if experiment else False,
         "state": trial.state,
         "verdict": judgement.verdict if judgement else None,
         "wait": judgement.wait if judgement else None,
