@@ -501,7 +501,7 @@ def test_a_sibling_of_an_enum_is_tried_before_the_user_loses_the_flag():
 def test_every_step_is_reported_with_a_sentence():
     steps: list[Step] = []
     conclusion = isolate(factors_of(8), Server(planted({"f02"})), seed=1, report=steps.append)
-    assert tuple(steps) == conclusion.steps
+    assert tuple(steps) == tuple(replace(step, ranking=()) for step in conclusion.steps)
     assert all(step.concluded and "\n" not in step.concluded for step in steps)
     assert steps[1].concluded == "serves without any optional flag: the cause is among the 8 factors"
 

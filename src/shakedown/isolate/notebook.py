@@ -5,12 +5,13 @@ It never asks twice what it knows, unless told to look again.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 from shakedown.core import Experiment, Oracle, Outcome, Purpose, Step, Verdict
 from shakedown.errors import BudgetSpent
 
+MOST_RANKED = 12  # factors whose standing is kept with a step
 Substitutes = tuple[tuple[str, tuple[str, ...]], ...]
 
 
@@ -86,6 +87,12 @@ class Notebook:
                 raise Inconclusive(outcome)
         return outcome
 
+    def rank(self, suspicion: Mapping[str, float]) -> None:
+        """Notes with the last step how suspected the factors are after it."""
+        ranked = sorted(((name, round(share, 4)) for name, share in suspicion.items()), key=_likeliest)
+        top = tuple(item for item in ranked[:MOST_RANKED] if item[1] > 0)
+        self.steps[-1] = replace(self.steps[-1], ranking=top)
+
     def costs(self) -> Costs:
         """Means of the launches so far; one that serves is priced as the limits say until it was seen."""
         fail_s = self._mean_seconds(serving=False) or 1.0
@@ -111,6 +118,10 @@ class Notebook:
         self.steps.append(step)
         self._report(step)
         return outcome
+
+
+def _likeliest(item: tuple[str, float]) -> tuple[float, str]:
+    return -item[1], item[0]
 
 
 def shows_nothing(outcome: Outcome) -> bool:

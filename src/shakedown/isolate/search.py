@@ -113,6 +113,7 @@ class Search:
             return first.ended
         if self.factors:
             self.weights = weigh(list(self.factors.values()), first.failing, self.clues)
+            self.book.rank(self.weights)
         self.arena = Arena(
             universe=everything, floor=frozenset(), target=first.failing.signature, needs=self.needs
         )
@@ -220,6 +221,7 @@ class Search:
         while True:
             readings = read(self.book.steps, arena)
             belief.update(readings)
+            self.book.rank(dict(zip(belief.names, map(float, belief.blame()), strict=True)))
             self.inquiry.rates = belief.rates
             evidence = Evidence(readings, belief.rates)
             if max(belief.unexplained, belief.misfit) > MISFIT:
@@ -245,7 +247,8 @@ class Search:
             proposal = propose(belief, readings, missing, evidence.settled, costs, self.seed, purpose)
             if proposal is None or (full and proposal.bits < LITTLE):
                 return answer
-            self.inquiry.look(arena, proposal.kept, proposal.purpose, proposal.reason, again=True)
+            why = f"{proposal.reason}; worth {proposal.bits:.2f} bits"
+            self.inquiry.look(arena, proposal.kept, proposal.purpose, why, again=True)
 
     def _split(self, arena: Arena, readings: Sequence[Reading]) -> Names:
         """Plain splitting from the least set known to fail."""

@@ -21,6 +21,7 @@ from shakedown.report.words import (
     not_known,
     phase_times,
     proof_words,
+    ranking_words,
     seconds_words,
     state_words,
     suspect_words,
@@ -106,9 +107,10 @@ def _hypothesis(hypothesis: Hypothesis) -> list[str]:
 
 
 def _step(at: int, trial: TrialRecord, search: SearchRecord) -> list[str]:
-    """Number, trial, why and with what; then what it showed and what that said."""
+    """Number, trial, why and with what; then what it showed, what that said, and whom it made suspect."""
     experiment = trial.experiment
     purpose = experiment.purpose.value.replace("_", " ") if experiment else "run"
+    purpose += ", on a stand-in" if experiment and experiment.stand_in else ""
     took = f" after {seconds_words(trial.seconds)}" if trial.seconds is not None else ""
     with_what = clean(kept_words(trial, search.factors), 60)
     lines = [f"  {at:>2}  {clean(trial.id)}  {purpose}, {with_what}"]
@@ -117,7 +119,9 @@ def _step(at: int, trial: TrialRecord, search: SearchRecord) -> list[str]:
     lines += labelled("    showed", state_words(trial) + took)
     steps = search.conclusion.steps if search.conclusion else ()
     said = [step.concluded for step in steps if step.outcome.trial_id == trial.id]
-    return lines + (labelled("    so", said[-1]) if said and said[-1] else [])
+    lines += labelled("    so", said[-1]) if said and said[-1] else []
+    moved = ranking_words(steps, trial.id)
+    return lines + (labelled("    ranking", moved, limit=300) if moved else [])
 
 
 def _concluded(search: SearchRecord) -> list[str]:

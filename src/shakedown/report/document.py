@@ -18,6 +18,7 @@ from shakedown.core import (
     Measured,
     PhaseSpan,
     SearchRecord,
+    Step,
     TrialRecord,
 )
 from shakedown.report.escape import clean, storable
@@ -218,11 +219,18 @@ def _trial_of_search(trial: TrialRecord, search: SearchRecord) -> Document:
         "cause": clean(judgement.cause, LONGEST_LINE) if judgement else "",
         "environment": judgement.environment if judgement else False,
         "concluded": concluded[-1] if concluded else "",
+        "ranking": _ranking(steps, trial.id),
         "expectations": [_measured(each) for each in judgement.measured] if judgement else [],
         "seconds": trial.seconds,
         "argv": trial.argv,
         "env": dict(trial.env),
     }
+
+
+def _ranking(steps: Sequence[Step], trial_id: str) -> list[Document]:
+    """How suspected the factors were after this trial, likeliest first."""
+    ranked = [step.ranking for step in steps if step.outcome.trial_id == trial_id]
+    return [{"name": name, "probability": share} for name, share in ranked[-1]] if ranked else []
 
 
 def _factor(name: str, factors: Mapping[str, Factor]) -> Document:

@@ -20,6 +20,7 @@ from shakedown.core import (
     PhaseSpan,
     RecordState,
     SearchRecord,
+    Step,
     Suspect,
     TrialRecord,
     Verdict,
@@ -41,6 +42,8 @@ CHECKS = {
     "rung_fails": "the rung fails by itself",
     "next_simpler_passes": "the next simpler rung passes",
 }
+MOST_MOVED = 4  # suspects that are told after a trial
+LEAST_MOVE = 0.01
 ANSWERS = {True: "yes", False: "no", None: "not known"}
 
 
@@ -164,6 +167,24 @@ def check_words(name: str, check: Check) -> str:
     trials = f" ({', '.join(check.trial_ids)})" if check.trial_ids else ""
     return f"{CHECKS.get(name, name)}: {ANSWERS[check.value]}{trials}" + (
         f", {check.note}" if check.note else ""
+    )
+
+
+def ranking_words(steps: Sequence[Step], trial_id: str) -> str:
+    """What a trial changed in the ranking of suspects: `--alpha 31 % to 92 %, --beta 28 % to 4 %`."""
+    at = next((at for at, step in enumerate(steps) if step.outcome.trial_id == trial_id), None)
+    if at is None or not steps[at].ranking:
+        return ""
+    after = dict(steps[at].ranking)
+    before = next((dict(step.ranking) for step in reversed(steps[:at]) if step.ranking), {})
+    if not before:
+        return ", ".join(f"{name} {share:.0%}" for name, share in list(after.items())[:MOST_MOVED])
+    moves = {name: after.get(name, 0.0) - before.get(name, 0.0) for name in after.keys() | before.keys()}
+    told = sorted(moves, key=lambda name: (-after.get(name, 0.0), name))
+    told = [name for name in told if abs(moves[name]) >= LEAST_MOVE]
+    chosen = sorted(told, key=lambda name: -abs(moves[name]))[:MOST_MOVED]
+    return ", ".join(
+        f"{name} {before.get(name, 0.0):.0%} to {after.get(name, 0.0):.0%}" for name in told if name in chosen
     )
 
 

@@ -1,0 +1,47 @@
+"""Why each trial was chosen and what it changed in the ranking of suspects."""
+
+from dataclasses import replace
+
+from report_samples import SEARCH, TRIALS
+from test_isolate_search import Server, factors_of, planted, search
+
+from shakedown.core import Purpose
+from shakedown.report.chain import show
+from shakedown.report.document import isolate_document
+from shakedown.report.words import ranking_words
+
+
+def test_a_search_notes_after_each_step_how_suspected_the_factors_are():
+    conclusion = search(factors_of(8), Server(planted({"f05"})))
+    ranked = [step for step in conclusion.steps if step.ranking]
+    assert ranked[0].experiment.purpose is Purpose.REPRODUCE
+    shares = [dict(step.ranking).get("f05", 0.0) for step in ranked]
+    assert shares[0] < 0.5 < shares[-1]
+    for step in ranked:
+        assert list(step.ranking) == sorted(step.ranking, key=lambda item: (-item[1], item[0]))
+    chosen = [step for step in conclusion.steps if step.experiment.purpose is Purpose.SPLIT]
+    assert all("bits" in step.experiment.reason for step in chosen)
+
+
+def with_rankings(*rankings: dict[str, float]):
+    steps = SEARCH.conclusion.steps
+    told = [tuple(it.items()) for it in rankings] + [()] * (len(steps) - len(rankings))
+    steps = tuple(replace(step, ranking=ranking) for step, ranking in zip(steps, told, strict=True))
+    return replace(SEARCH, conclusion=replace(SEARCH.conclusion, steps=steps))
+
+
+def test_show_tells_what_each_trial_changed_in_the_ranking():
+    told = with_rankings({"nodes": 0.4, "--seed": 0.3}, {"nodes": 0.9, "--seed": 0.05, "cuda graphs": 0.004})
+    lines = "\n".join(show(told, TRIALS))
+    assert "nodes 40%, --seed 30%" in lines
+    assert "nodes 40% to 90%, --seed 30% to 5%" in lines
+    assert "cuda graphs 0%" not in lines
+    assert "the plan's safe_mode" in lines
+    trials = isolate_document(told, TRIALS)["trials"]
+    assert trials[1]["ranking"][0] == {"name": "nodes", "probability": 0.9}
+    assert trials[3]["ranking"] == []
+
+
+def test_a_trial_outside_the_conclusion_changed_nothing_in_it():
+    assert ranking_words(SEARCH.conclusion.steps, "t-unknown") == ""
+    assert ranking_words(SEARCH.conclusion.steps, TRIALS[0].id) == ""
