@@ -23,7 +23,7 @@ from shakedown.drafter.vocabulary import choose_vocabulary, count_generated
 from shakedown.jobs.draft_lint import shipped_surveys
 
 QUESTIONS = ("Tell me a story about a small boat.", "Why is the sky blue?", "How do I boil an egg?")
-ANSWER_TOKENS, DRAFT_VOCABULARY, DRAFTS, STEPS = 48, 1024, 3, 60
+ANSWER_TOKENS, DRAFT_VOCABULARY, DRAFTS, STEPS = 48, 1024, 3, 90
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

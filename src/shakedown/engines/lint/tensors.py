@@ -160,7 +160,7 @@ def _judge_missing(absent: set[str], settings: Settings, profile: EngineProfile)
     if missing:
         yield misdrafting(
             "tensors-missing",
-            f"{len(missing)} weights stay as the engine begins them, unchecked: norms 1, others as memory was",
+            f"{len(missing)} weights stay as the engine begins them: norms 1, the others as memory was",
             f"{_listed(missing)}; {_sizes(settings)}",
             "export all tensors, and a config with the drafter's own num_hidden_layers",
         )
