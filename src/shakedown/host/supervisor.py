@@ -36,7 +36,7 @@ _CLIENT_S = 1.0  # a client ends by itself once its container is gone
 _SEEK_S = 1.0  # between questions for the container's first process, until it runs
 _LOOK_AGAIN_S = 5.0  # every process judged anew
 _GRACE_S = 15.0  # where nobody said another: a healthy SGLang needs 5-8 s
-_ORPHANED_GRACE_S = 0.5  # nobody waits for a gentle end any more; all of it is over within 2 s
+_ORPHANED_GRACE_S = 0.3  # nobody waits for a gentle end any more; granted twice, to the leader and to all
 _DRAIN_BYTES = 1 << 20  # of output a turn, so that a flood keeps no signal waiting
 
 
