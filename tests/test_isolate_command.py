@@ -240,7 +240,7 @@ def test_a_launch_below_a_stated_mark_is_isolated_like_any_failure(isolate) -> N
 
 
 def test_a_launch_that_is_ready_too_late_is_cut_and_isolated(isolate) -> None:
-    options = ("--expect", "ready_s <= 2")
+    options = ("--expect", "ready_s <= 8")
     said = isolate("late:--alpha", "--alpha", "--beta", "3", options=options)
     found = said.document
     assert said.code == 0, said.stderr
@@ -252,3 +252,10 @@ def test_marks_that_are_met_leave_nothing_to_isolate(isolate) -> None:
     said = isolate("", "--alpha", options=("--expect", "ttft_ms <= 5000", "--expect", "ready_s <= 60"))
     assert said.code == 3
     assert {each["met"] for each in said.document["failing"]["expectations"]} == {True}
+
+
+def test_a_launch_that_is_ready_in_time_is_said_to_be(isolate) -> None:
+    said = isolate("", "--alpha", options=("--expect", "ready_s <= 60"), env={"STAND_IN_LOAD_S": "1"})
+    (measured,) = said.document["failing"]["expectations"]
+    assert (said.code, measured["met"]) == (3, True)
+    assert 0.9 <= measured["low"] <= measured["value"] <= measured["high"]

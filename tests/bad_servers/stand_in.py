@@ -5,7 +5,7 @@
 It answers like `http_model.py`. STAND_IN_FAULT plants faults, `;` between several:
 
     KIND:CONDITION             with KIND one of crash, hang, refuse, die (at the first request), wrong,
-                               slow (30 tokens a second), late (loads 3 s longer)
+                               slow (30 tokens a second), late (loads 40 s longer)
     KIND/RATE:CONDITION        only in that share of the starts (the start is counted in STAND_IN_STARTS)
 
 CONDITION is TERM+TERM+…, all of which must hold: `--flag`, `--flag=value`, `--flag>8`, `VLLM_X`, `VLLM_X=1`,
@@ -131,7 +131,7 @@ def main() -> None:
     say(f"stand-in with {len(flags)} flags")
     if "refuse" in faults:
         sys.exit(f"stand_in.py: error: argument {faults['refuse']}: invalid value")
-    start_worker(faults, float(os.environ.get("STAND_IN_LOAD_S", "0")) + (3 if "late" in faults else 0))
+    start_worker(faults, float(os.environ.get("STAND_IN_LOAD_S", "0")) + (40 if "late" in faults else 0))
     options = http_model.options
     options.fault = "random" if "wrong" in faults else "die" if "die" in faults else "none"
     options.pace = 30.0 if "slow" in faults else 0.0

@@ -83,6 +83,7 @@ class Asking:
         return assessment.listening is not None and assessment.listening.ours
 
     def _begin(self, target: Target) -> None:
+        self._not_yet_s = self._clock()
         self._thread = threading.Thread(
             target=self._ask, args=(target,), name="shakedown-canary", daemon=True
         )
