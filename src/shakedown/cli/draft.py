@@ -6,6 +6,8 @@ It never decides anything; a job, and torch with it, is imported only when its c
 from __future__ import annotations
 
 import json
+import os
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -180,3 +182,59 @@ def extract(as_json: bool, engine_options: dict[str, Any] | None, **options: Any
         return extract_job(ExtractRequest(engine_options=engine_options or {}, **options), choose_talk())
 
     finish("draft extract", as_json, job)
+
+
+@draft.command()
+@click.option("--target", metavar="M", required=True, help="The model to draft for: folder or name.")
+@click.option(
+    "--states",
+    type=click.Path(path_type=Path, file_okay=False, exists=True),
+    required=True,
+    help="From `draft extract`.",
+)
+@click.option("--out", type=click.Path(path_type=Path, file_okay=False), required=True, help="Folder.")
+@click.option(
+    "--from",
+    "start",
+    metavar="D",
+    type=click.Path(path_type=Path, file_okay=False, exists=True),
+    help="Begin with this EAGLE-3 directory.",
+)
+@click.option("--steps", type=click.IntRange(1, 16), default=7, show_default=True, help="Drafts in a row.")
+@click.option("--epochs", type=click.IntRange(1), default=5, show_default=True)
+@click.option(
+    "--draft-vocab", type=click.IntRange(1), help="Tokens that can be drafted. Left out: D's, or 32000."
+)
+@click.option("--learning-rate", type=click.FloatRange(0, min_open=True), default=2e-4, show_default=True)
+@click.option("--decay", type=click.FloatRange(0, 1, min_open=True), default=0.8, show_default=True)
+@click.option(
+    "--pack-rows",
+    type=click.IntRange(2),
+    default=16_384,
+    show_default=True,
+    help="Loss tokens on a device at a time: 2.2 GB a thousand at width 4096.",
+)
+@click.option(
+    "--batch-packs", type=click.IntRange(1), help="Packs an optimiser step. Left out: one a process."
+)
+@click.option("--freeze-head", is_flag=True, help="Keep the output rows as they begin: a tenth faster.")
+@click.option("--held-out", type=click.FloatRange(0, 0.5), default=0.05, show_default=True, help="Share.")
+@click.option("--seed", type=int, default=0, show_default=True)
+@click.option("--evaluate-steps", type=click.IntRange(1), default=100, show_default=True)
+@click.option("--checkpoint-steps", type=click.IntRange(1), default=200, show_default=True)
+@json_option
+def train(as_json: bool, **options: Any) -> None:
+    """Train a drafter on states; goes on where a kill left it.
+
+    On N GPUs: torchrun --standalone --nproc-per-node N -m shakedown draft train …
+    """
+
+    def job() -> JobResult:
+        from shakedown.jobs.draft_train import TrainRequest, train_job
+
+        result = train_job(TrainRequest.asked(**options), choose_talk())
+        if os.environ.get("RANK", "0") != "0":  # of torchrun's processes the first speaks for all
+            sys.exit(int(result.exit_code))
+        return result
+
+    finish("draft train", as_json, job)

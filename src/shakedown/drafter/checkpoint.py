@@ -43,7 +43,7 @@ class Checkpoint:
 
 def save_checkpoint(folder: Path, checkpoint: Checkpoint) -> Path:
     """Writes `folder`/step-…, then forgets all but two. Raises EnvironmentProblem, the disk as before."""
-    path = folder / f"step-{checkpoint.step:08d}"
+    path = checkpoint_path(folder, checkpoint.step)
     part = path.with_suffix(".part")
     shutil.rmtree(part, ignore_errors=True)
     try:
@@ -63,8 +63,12 @@ def save_checkpoint(folder: Path, checkpoint: Checkpoint) -> Path:
             "training can go on from the checkpoint before it: give the same command again",
         ) from None
     for old in steps_saved(folder)[:-KEPT]:
-        shutil.rmtree(folder / f"step-{old:08d}")
+        shutil.rmtree(checkpoint_path(folder, old))
     return path
+
+
+def checkpoint_path(folder: Path, step: int) -> Path:
+    return folder / f"step-{step:08d}"
 
 
 def _save(path: Path, tensors: Mapping[str, Tensor]) -> None:
@@ -98,7 +102,7 @@ def steps_saved(folder: Path) -> list[int]:
 
 def last_checkpoint(folder: Path) -> Path | None:
     saved = steps_saved(folder)
-    return folder / f"step-{saved[-1]:08d}" if saved else None
+    return checkpoint_path(folder, saved[-1]) if saved else None
 
 
 def load_checkpoint(path: Path) -> Checkpoint:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from itertools import accumulate, islice
 from pathlib import Path
@@ -15,30 +15,20 @@ from typing import Any
 
 from shakedown.drafter.checkpoint import (
     Checkpoint,
+    checkpoint_path,
     last_checkpoint,
     load_checkpoint,
     save_checkpoint,
 )
 from shakedown.drafter.curves import Acceptance, CurveFile
-from shakedown.drafter.feed import Curriculum, Sizes, packs_of, plan
+from shakedown.drafter.feed import Curriculum, packs_of, plan
+from shakedown.drafter.material import Material
 from shakedown.drafter.packing import Pack, plan_packs
 from shakedown.drafter.provenance import provenance
 from shakedown.drafter.trainer import Trainer, told
 from shakedown.errors import DataProblem, UsageError
 
 SAY_EVERY_S = 10.0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Material:
-    """What is trained on. `texts` by number, as packing reads them; `place_of` names one in an error."""
-
-    texts: Sequence[Any]
-    sizes: Sizes
-    train: tuple[int, ...]
-    held_out: tuple[int, ...]
-    fingerprint: str
-    place_of: Callable[[int], str]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,9 +73,8 @@ class Training:
                 self._look(done)
             if done % self._rhythm.checkpoint_steps == 0 or done in self._epoch_ends:
                 self._save(done)
-        checkpoint = last_checkpoint(self._out)
-        assert checkpoint is not None
-        return Outcome(checkpoint=checkpoint, steps=self._total, acceptance=self._acceptance)
+        path = checkpoint_path(self._out, self._total)
+        return Outcome(checkpoint=path, steps=self._total, acceptance=self._acceptance)
 
     def _packs(self) -> Iterator[Pack]:
         crew = self._trainer.crew
