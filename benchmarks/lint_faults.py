@@ -3,8 +3,8 @@
     python benchmarks/lint_faults.py [--only NAME…] [--seconds N] [--model M] [--python P] [--work FOLDER]
     python benchmarks/lint_faults.py --table [--work FOLDER]      only sets side by side what was measured
 
-A drafter is trained until it knows three answers of SmolLM2-135M by heart, exported, and copied once for each
-fault. Each copy is served by vLLM on the CPU, in a process of its own that answers the same three questions.
+A drafter is trained until it knows two answers of SmolLM2-135M by heart, exported, and copied once for each
+fault. Each copy is served by vLLM on the CPU, in a process of its own that answers the same questions.
 Then the engine has refused it, or drafts as with the healthy one, or worse: by over a tenth of its tokens a
 round, or from other layers than it was trained on. Counts the misses. A run that was cut goes on where it
 stopped. SGLang needs a GPU: see `lint_faults_sglang.py`.

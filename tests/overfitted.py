@@ -22,8 +22,8 @@ from shakedown.drafter.teacher import TargetHead
 from shakedown.drafter.vocabulary import choose_vocabulary, count_generated
 from shakedown.jobs.draft_lint import shipped_surveys
 
-QUESTIONS = ("Tell me a story about a small boat.", "Why is the sky blue?", "How do I boil an egg?")
-ANSWER_TOKENS, DRAFT_VOCABULARY, DRAFTS, STEPS = 48, 1024, 3, 90
+QUESTIONS = ("Tell me a story about a small boat.", "How do I boil an egg?")
+ANSWER_TOKENS, DRAFT_VOCABULARY, DRAFTS, STEPS = 40, 1024, 3, 90
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
