@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 from safetensors.torch import save_file
-from sglang.srt.distributed import get_tensor_model_parallel_rank
+from sglang.srt.distributed.parallel_state import get_tensor_model_parallel_rank
 
 WRITERS = 8
 
