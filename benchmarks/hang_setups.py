@@ -18,7 +18,7 @@ from fault_setups import NotMade, Stage, setup
 PLANTED = Path(__file__).with_name("planted")
 CPU, BLOCKS = Path("/sys/fs/cgroup/cpu"), Path("/sys/fs/cgroup/blkio")
 PERIOD_US = 100_000
-LITTLE_CPU = (0.3, 0.45, 0.6)  # of a core, by seed
+LITTLE_CPU = (0.1, 0.2, 0.35)  # of a core, by seed
 DISK_BYTES_PER_S = (30_000_000, 15_000_000, 8_000_000)
 REMOVE_S = 20.0
 

@@ -96,23 +96,23 @@ class Turn:
     """A lock that many want: taken when it is needed, let go after some minutes."""
 
     def __init__(self, lock: Path | None) -> None:
-        self._file = lock.open("a") if lock else None
-        self._since_s: float | None = None
+        self._lock = lock
+        self._file: int | None = None
+        self._since_s = 0.0
 
     def take(self) -> None:
-        if self._file is None:
+        if self._lock is None or (self._file is not None and time.monotonic() - self._since_s < TURN_S):
             return
-        if self._since_s is not None and time.monotonic() - self._since_s > TURN_S:
-            self.give()
-            time.sleep(1)
-        if self._since_s is None:
-            fcntl.flock(self._file, fcntl.LOCK_EX)
-            self._since_s = time.monotonic()
+        self.give()
+        self._file = os.open(self._lock, os.O_RDWR | os.O_CREAT)
+        fcntl.flock(self._file, fcntl.LOCK_EX)
+        self._since_s = time.monotonic()
 
     def give(self) -> None:
         if self._file is not None:
-            fcntl.flock(self._file, fcntl.LOCK_UN)
-            self._since_s = None
+            os.close(self._file)
+            self._file = None
+            time.sleep(1)  # or who waits would come too late again
 
 
 def run(given: argparse.Namespace) -> None:
