@@ -90,7 +90,7 @@ def shard_content(documents: Sequence[Document]) -> Iterator[memoryview]:
     """A safetensors file, piece by piece: the length of a header, the header, the numbers.
 
     Written here because safetensors would first join the documents and then copy them once more, holding the
-    interpreter's lock: 2.5 times the time for what a GPU fills at 1 GB/s.
+    interpreter's lock: 1.2 s of CPU time for 268 MB where this takes 0.3, and a GPU fills 1 GB/s.
     """
     starts = torch.tensor([0, *(len(document.tokens) for document in documents)]).cumsum(0)
     moved = [document.last_rows + start for document, start in zip(documents, starts[:-1], strict=True)]
