@@ -6,7 +6,8 @@ LIKE_FAULTS is JSON: a list of faults, of which the first that strikes does.
 
     {"kind": KIND, "phase": PHASE, "when": [TERM, ...], "rate": 0.7, "text": "what the exception says"}
 
-KIND is hang, crash, wrong (random answers), slow (30 tokens a second) or die (at the first request). It
+KIND is hang, crash, wrong (random answers), slow (30 tokens a second), few (rounds of speculation yield 1.1
+tokens, not 3), silent (no request is answered) or die (at the first request). It
 strikes where every TERM holds for the flags and variables given: `--flag`, `--flag=value`, `--flag>8`,
 `NAME`, `NAME=1`, and `!` before any of these for the opposite. `rate`: in that share of starts, which
 LIKE_STARTS counts (a file, a line per start).
@@ -122,7 +123,8 @@ def main() -> None:
     options = http_model.options
     dummy = settings.get("--load-format") == "dummy"
     kind = fault.get("kind", "")
-    options.fault = "random" if kind == "wrong" or dummy else "die" if kind == "die" else "none"
+    options.fault = "random" if kind == "wrong" or dummy else kind if kind in {"die", "silent"} else "none"
+    options.accept = 1.1 if kind == "few" else 3.0
     options.pace = 30.0 if kind == "slow" else 0.0
     options.key, options.root, options.name = None, "", "tiny"
     print(f"INFO:     Started server process [{os.getpid()}]", flush=True)

@@ -8,7 +8,17 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from shakedown.core import Ended, Factor, FactorKind, Judgement, Outcome, Purpose, Verdict, missed_marks
+from shakedown.core import (
+    Ended,
+    Factor,
+    FactorKind,
+    Judgement,
+    Mark,
+    Outcome,
+    Purpose,
+    Verdict,
+    missed_marks,
+)
 from shakedown.isolate.arena import Arena
 from shakedown.isolate.closure import Names
 from shakedown.isolate.judge import Showing, classify
@@ -115,7 +125,7 @@ def _tries(whole: Arena, factors: Sequence[Factor]) -> list[tuple[Names, Purpose
     fits, both = closed(fitting | off), closed(defaults | fitting)
     safe_mode = (off, Purpose.SAFE_MODE, "safe mode: everything optional off")
     plain = (defaults, Purpose.PLAIN_NULL, "no optional flags, defaults on: safe mode fails in another way")
-    if missed_marks(whole.target.fingerprint):  # without its defaults no server is fast
+    if missed_marks(whole.target.fingerprint) - {Mark.ACCEPT_LENGTH}:  # without its defaults none is fast
         fast = (both, Purpose.PLAIN_NULL, "no optional flags, defaults on: does it meet the mark?")
         return [fast, plain, safe_mode]
     return [

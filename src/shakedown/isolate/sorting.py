@@ -13,7 +13,9 @@ from fnmatch import fnmatchcase
 from shakedown.core import Command, Factor, FactorKind, Fit, FlagTable, Mark, Switch
 from shakedown.redact import Redactor
 
-PREFIXES = ("VLLM_", "SGLANG_", "NCCL_", "GLOO_", "CUDA_", "TORCH", "OMP_", "HF_")
+ENGINES_AND_THEIRS = ("VLLM_", "SGLANG_", "NCCL_", "GLOO_", "CUDA_", "TORCH", "OMP_", "HF_")
+KERNELS_AND_MEMORY = ("PYTORCH_", "FLASHINFER_", "TRITON_")  # three of 142 incidents were theirs
+PREFIXES = ENGINES_AND_THEIRS + KERNELS_AND_MEMORY
 _CREDENTIAL = re.compile(r"SECRET|PASSWORD|PASSWD|CREDENTIAL|(?:^|_)(?:TOKEN|KEY|KEY_ID)$")
 
 # How much a user hates to lose it: remedies are tried from the cheapest on.
