@@ -82,6 +82,12 @@ def save_deepseek(folder: Path) -> None:
     save("DeepseekV3", folder, **LATENT, **MIXTURE)
 
 
+def save_deepseek_v2(folder: Path) -> None:
+    """As its Lite version: queries without a low rank, experts chosen by softmax."""
+    lite = {"q_lora_rank": None, "topk_method": "greedy", "n_group": 1, "head_dim": 8}
+    save("DeepseekV2", folder, **{**LATENT, **lite}, **MIXTURE)
+
+
 def save_kimi(folder: Path) -> None:
     """Kimi-K2.x as published: the text model under `language_model.`, experts packed to four bits, beside a
     vision tower."""
@@ -111,6 +117,7 @@ TARGETS: dict[str, Callable[[Path], None]] = {
     "mixed": save_mixed,
     "qwen3": save_qwen3,
     "qwen3_moe": save_qwen3_moe,
+    "deepseek_v2": save_deepseek_v2,
     "deepseek_v3": save_deepseek,
     "kimi": save_kimi,
 }

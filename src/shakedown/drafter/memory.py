@@ -13,6 +13,7 @@ from shakedown.drafter.target import Target
 
 HELD_SHARE = 0.8  # of the memory may be weights; the rest is for states, attention and everybody else
 STREAM_SHARE = 0.4  # of the host's memory may be states between two layers
+STREAM_TOKENS = 2**21  # a kill loses what is between layers: no more than this, however large the host
 BATCH_TOKENS = {"cuda": 16384, "cpu": 1024}
 
 
@@ -45,4 +46,4 @@ def layer_fits(target: Target, device: str, dtype: torch.dtype) -> bool:
 def stream_tokens(target: Target, dtype: torch.dtype) -> int:
     """How many tokens the host can hold between two layers: their state, and what is captured of them."""
     a_token = target.hidden_size * dtype.itemsize * (2 + len(target.aux_inputs_of))
-    return max(int(STREAM_SHARE * free_bytes("cpu")) // a_token, 1)
+    return max(min(int(STREAM_SHARE * free_bytes("cpu")) // a_token, STREAM_TOKENS), 1)
