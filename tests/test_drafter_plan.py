@@ -33,7 +33,7 @@ def test_a_recipe_says_what_differs(tmp_path: Path):
         ("[synth", "is not TOML", ""),
         ("[sinth]", "has no 'sinth'", "it is synth"),
         ("[train]\nepoch = 3", "[train] has no 'epoch'", "it is epochs"),
-        ("[train]\nrockets = 3", "has no 'rockets'", "known: start, epochs"),
+        ("[train]\nzzz = 3", "has no 'zzz'", "known: processes, start"),
         ('[train]\nepochs = "3"', "[train] epochs is '3', which is no int", ""),
         ("[train]\nepochs = true", "epochs is True, which is no int", ""),
         ("[train]\nepochs = 1.5", "epochs is 1.5, which is no int", ""),

@@ -254,6 +254,16 @@ def test_truncated_answers_are_left_out_unless_asked_for(target: Path, tmp_path:
     assert cut.token_ids[-1] != END
 
 
+def test_an_answer_that_is_cut_inside_a_character_is_kept_to_the_byte(target: Path, tmp_path: Path):
+    inside = len(b"You ask: Hi? Caf") + 1  # the first of two bytes of é
+    wishes = Wishes(sampling=Sampling(max_tokens=inside), keep_truncated=True)
+    prompts = write_lines(tmp_path / "p.jsonl", {"text": "Hi?"})
+    with serving(SERVER, "vllm") as server:
+        synth(target, server.base_url, tmp_path / "out", wishes=wishes, prompts=prompts)
+    (sample,) = samples_in(tmp_path / "out")
+    assert bytes(sample.token_ids[-inside:]) == b"You ask: Hi? Caf" + b"\xc3"
+
+
 @pytest.mark.parametrize(
     ("fault", "most", "reason", "hint"),
     [

@@ -39,7 +39,7 @@ lock = threading.Lock()
 
 def text_of(tokens: list[int]) -> str:
     names = {BEGIN: b"<|im_start|>", END: b"<|im_end|>"}
-    return b"".join(names.get(token) or bytes([token]) for token in tokens).decode(errors="replace")
+    return b"".join(names.get(token) or bytes([token]) for token in tokens).decode(errors="ignore")
 
 
 def continuation(prompt: str) -> str:

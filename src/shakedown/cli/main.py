@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import click
 
 from shakedown import __version__
-from shakedown.cli.draft_checks import draft
+from shakedown.cli.draft_build import draft
 from shakedown.cli.finish import finish
 from shakedown.cli.options import (
     Duration,

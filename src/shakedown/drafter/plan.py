@@ -58,20 +58,22 @@ class QuestionsPlan:
 class ExtractPlan:
     backend: str = "transformers"
     engine_python: str | None = None
+    engine_options: Mapping[str, Any] = field(default_factory=dict)
     parity_sequences: int = 64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainPlan:
-    """As `draft train` takes them."""
+    """As `draft train` takes them. `processes` None: one a GPU."""
 
+    processes: int | None = None
     start: str | None = None  # an EAGLE-3 directory to go on from
     epochs: int = 5
     steps: int = 7
     draft_vocab: int = 32_000
     learning_rate: float = 2e-4
     pack_rows: int = 16_384
-    batch_packs: int = 1
+    batch_packs: int | None = None  # None: one a process
     seed: int = 0
 
 

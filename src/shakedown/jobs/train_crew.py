@@ -1,0 +1,57 @@
+"""Training in several processes of this machine: `draft train` under torchrun, its answer read back.
+
+It never trains by itself, and ends what it started when it is interrupted.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from shakedown.drafter.plan import TrainPlan
+from shakedown.errors import DataProblem, EnvironmentProblem
+from shakedown.jobs.result import ExitCode, JobResult
+
+GRACE_S = 30.0  # torchrun hands TERM on and waits for its processes itself
+
+
+def train_in_crew(target: str, states: Path, out: Path, plan: TrainPlan, processes: int) -> JobResult:
+    """Raises DataProblem with what the processes said, EnvironmentProblem where they said nothing."""
+    argv = command(target, states, out, plan, processes)
+    with subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            said, _ = process.communicate()
+        except BaseException:
+            process.terminate()
+            process.wait(GRACE_S)
+            raise
+    return read_result(said, process.returncode, processes)
+
+
+def command(target: str, states: Path, out: Path, plan: TrainPlan, processes: int) -> list[str]:
+    argv = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(processes)]
+    argv += ["-m", "shakedown", "draft", "train", "--json", "--target", target]
+    argv += ["--states", str(states), "--out", str(out)]
+    argv += ["--steps", str(plan.steps), "--epochs", str(plan.epochs), "--draft-vocab", str(plan.draft_vocab)]
+    argv += ["--learning-rate", str(plan.learning_rate), "--pack-rows", str(plan.pack_rows)]
+    argv += ["--seed", str(plan.seed)]
+    argv += ["--batch-packs", str(plan.batch_packs)] if plan.batch_packs else []
+    return argv + (["--from", plan.start] if plan.start else [])
+
+
+def read_result(said: str, code: int, processes: int) -> JobResult:
+    try:
+        document: Mapping[str, Any] = json.loads(said)
+    except ValueError:
+        raise EnvironmentProblem(
+            f"training in {processes} processes ended with code {code} and no answer: {said[-200:]!r}",
+            "what they said is above; `processes = 1` under [train] trains in one",
+        ) from None
+    if "error" in document:
+        raise DataProblem(str(document["error"]), *map(str, document.get("hints", ())))
+    line = f"{document['checkpoint']}: {document['steps']:,} steps in {processes} processes"
+    return JobResult(document=dict(document), lines=[line], exit_code=ExitCode.GOOD)

@@ -1,0 +1,157 @@
+"""A build from a recipe to a drafter that serves: each stage done once, gone on with after a kill."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from byte_model import byte_model
+from drafter_targets import save
+from probe_servers import serving
+from stand_ins import eventually
+
+from shakedown.core import Launch
+from shakedown.errors import UsageError
+from shakedown.host import reach
+from shakedown.jobs.draft_build import BuildRequest, build_job
+from shakedown.jobs.request import LaunchRequest
+from shakedown.jobs.result import JobResult, Progress
+from shakedown.provision import VLLM, prepare_engine, prepare_model
+
+RECIPE = """
+[synth]
+samples = 24
+concurrency = 4
+
+[questions]
+samples = 12
+max_tokens = 64
+
+[train]
+epochs = 2
+steps = 3
+draft_vocab = 128
+pack_rows = 256
+"""
+
+
+class Silent:
+    def say(self, text: str) -> None:
+        pass
+
+    def progress(self, progress: Progress) -> None:
+        pass
+
+
+STAGES = ("synth", "extract", "train", "export", "evaluate")
+
+
+@pytest.fixture(scope="module")
+def target(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A tiny random Llama with the tokenizer of bytes."""
+    folder = byte_model(tmp_path_factory.mktemp("target") / "bytes")
+    sizes = {
+        "vocab_size": 264,
+        "max_position_embeddings": 1024,
+        "num_key_value_heads": 2,
+        "initializer_range": 0.05,
+    }
+    save("Llama", folder, **sizes, eos_token_id=257, bos_token_id=None, pad_token_id=None)
+    return folder
+
+
+def recipe(tmp_path: Path, text: str = RECIPE) -> Path:
+    (tmp_path / "recipe.toml").write_text(text)
+    return tmp_path / "recipe.toml"
+
+
+def build(target: Path, tmp_path: Path, url: str | None, text: str = RECIPE) -> JobResult:
+    request = BuildRequest(
+        target=str(target), out=tmp_path / "built", recipe=recipe(tmp_path, text), server=url
+    )
+    nothing = LaunchRequest(launch=Launch(argv=(), env={}, cwd=tmp_path))
+    return build_job(request, nothing, Silent())
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_a_build_ends_in_a_directory_that_serves_and_is_not_done_twice(target: Path, tmp_path: Path):
+    with serving("chat_tokens.py", "vllm") as server:
+        found = build(target, tmp_path, server.base_url).document
+    assert [each["stage"] for each in found["stages"]] == list(STAGES)
+    assert found["samples"] == 24
+    assert found["tokens_per_round"]["value"] >= 1
+    assert found["speed_up"]["vllm"]["value"] == found["tokens_per_round"]["value"] / 1.6
+    drafter = tmp_path / "built" / "drafter"
+    assert json.loads((drafter / "config.json").read_text())["draft_vocab_size"] == 128
+    page = (tmp_path / "built" / "build.md").read_text()
+    assert "tokens a round" in page
+    assert "| 24 |" in page
+    again = build(target, tmp_path, "http://127.0.0.1:9")  # nobody is asked any more
+    assert again.document == found
+    longer = build(target, tmp_path, "http://127.0.0.1:9", RECIPE.replace("epochs = 2", "epochs = 3"))
+    kept = {each["stage"]: each for each in longer.document["stages"]}
+    assert kept["extract"] == found["stages"][1]
+    assert kept["train"]["folder"] != found["stages"][2]["folder"]
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_a_build_that_is_killed_goes_on(target: Path, tmp_path: Path):
+    """And trains in two processes, as it would on two GPUs."""
+    with serving("chat_tokens.py", "vllm") as server:
+        argv = [sys.executable, "-m", "shakedown", "draft", "build", "--target", str(target)]
+        argv += [
+            "--server",
+            server.base_url,
+            "--recipe",
+            str(recipe(tmp_path, RECIPE + "processes = 2\n")),
+            "--json",
+        ]
+        argv += ["--out", str(tmp_path / "built")]
+        folder = tmp_path / "built" / "work"
+        with subprocess.Popen(argv, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
+            assert eventually(lambda: list(folder.glob("extract-*")), within_s=120)
+            process.send_signal(signal.SIGKILL)
+        asked = os.path.getmtime(next(folder.glob("synth-*")) / "train" / "samples.jsonl")
+        done = subprocess.run(argv, capture_output=True, text=True, timeout=200)
+    assert done.returncode == 0, done.stderr
+    assert "synth: done before" in done.stderr
+    assert os.path.getmtime(next(folder.glob("synth-*")) / "train" / "samples.jsonl") == asked
+
+
+@pytest.mark.parametrize(
+    ("text", "what"),
+    [
+        ("[train]\nepoch = 3", "[train] has no 'epoch'"),
+        ('[synth]\nprompts = "built-in"', "[synth] and [questions] both ask built-in"),
+        ("[synth]\nsamples = 20", "it is not said where the target is served"),
+    ],
+)
+def test_a_recipe_that_cannot_be_built_is_refused_before_anything_starts(
+    target: Path, tmp_path: Path, text: str, what: str
+):
+    with pytest.raises(UsageError) as caught:
+        build(target, tmp_path, None, text)
+    assert what in caught.value.message
+    assert not (tmp_path / "built").exists()
+
+
+@pytest.mark.engine
+@pytest.mark.timeout(600)
+def test_a_toy_recipe_is_built_on_a_real_engine_on_the_cpu(tmp_path: Path, port: int):
+    """The recipe of examples/, with a port that is free here."""
+    python = prepare_engine(VLLM, print)
+    model = prepare_model(python, print)
+    text = (Path(__file__).parents[1] / "examples" / "smollm2-on-a-cpu.toml").read_text()
+    found = build(model, tmp_path, None, text.replace("--port 18321", f"--port {port}")).document
+    assert [each["stage"] for each in found["stages"]] == list(STAGES)
+    assert found["samples"] >= 16
+    assert 1 < found["tokens_per_round"]["value"] < 4
+    assert {each["verdict"] for each in found["engines"]} >= {"serves as trained"}
+    assert not reach.is_listening(port)
