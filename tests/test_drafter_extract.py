@@ -106,6 +106,21 @@ def test_captured_states_are_those_of_transformers(tmp_path, name, streamed):
         torch.testing.assert_close(document.last.float(), reference[-1][0, wanted], rtol=0.01, atol=0.01)
 
 
+def test_a_published_kimi_is_captured_whole_and_streamed_alike(tmp_path):
+    TARGETS["kimi"](tmp_path / "target")
+    write_samples(tmp_path / "samples.jsonl", 6)
+    found = {}
+    for streamed in (False, True):
+        out = tmp_path / f"states-{streamed}"
+        run(tmp_path / "target", tmp_path / "samples.jsonl", out, streamed=streamed, batch_tokens=64)
+        found[streamed] = open_states(out)
+    assert found[True].manifest.target.architecture == "KimiK25ForConditionalGeneration"
+    assert found[True].manifest.aux_inputs_of == (2, 4, 5)
+    for whole, streamed in zip(found[False], found[True], strict=True):
+        assert torch.equal(whole.aux, streamed.aux)
+        assert torch.equal(whole.last, streamed.last)
+
+
 def test_batches_are_of_like_length_and_hold_what_they_may(tmp_path):
     write_samples(tmp_path / "samples.jsonl", 40)
     requests = list(read_requests(tmp_path / "samples.jsonl"))
