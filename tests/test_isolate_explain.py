@@ -2,10 +2,11 @@
 
 from dataclasses import replace
 
-from report_samples import SEARCH, TRIALS
+from report_samples import RUN, SEARCH, TRIALS
 from test_isolate_search import Server, factors_of, planted, search
 
-from shakedown.core import Purpose
+from shakedown.core import Expectation, Measured, Purpose
+from shakedown.report import run_report, run_summary
 from shakedown.report.chain import show
 from shakedown.report.document import isolate_document
 from shakedown.report.words import ranking_words
@@ -45,3 +46,19 @@ def test_show_tells_what_each_trial_changed_in_the_ranking():
 def test_a_trial_outside_the_conclusion_changed_nothing_in_it():
     assert ranking_words(SEARCH.conclusion.steps, "t-unknown") == ""
     assert ranking_words(SEARCH.conclusion.steps, TRIALS[0].id) == ""
+
+
+def test_stated_marks_are_told_wherever_a_launch_is_told():
+    marks = (
+        Measured(
+            expectation=Expectation.read("tokens_per_s >= 400"), value=212, low=205, high=220, samples=4
+        ),
+        Measured(expectation=Expectation.read("ttft_ms <= 200"), value=90, low=80, high=95, samples=4),
+        Measured(expectation=Expectation.read("accept_length >= 2"), note="it counts no rounds"),
+    )
+    record = replace(RUN, judgement=replace(RUN.judgement, measured=marks))
+    for told in ("\n".join(run_summary(record)), run_report(record), "\n".join(show(record))):
+        words = " ".join(told.split())
+        assert "tokens_per_s 212 (205 to 220, 4 requests): misses >= 400" in words
+        assert "ttft_ms 90 (80 to 95, 4 requests): meets <= 200" in words
+        assert "it counts no rounds" in words

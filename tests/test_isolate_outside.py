@@ -1,10 +1,13 @@
 """Causes outside the command line: config files, the model's config, what was compiled earlier."""
 
 import json
+import sys
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from conftest import Shakedown
+from test_isolate_costs import ENGINE_LIKE
 from test_isolate_factors import SGLANG, VLLM, VLLM_CPU, read, trial
 
 from shakedown.core import Command, FactorKind, Mark
@@ -189,3 +192,24 @@ def test_what_a_mark_is_measured_by_is_no_factor():
     measured = replace(Outside(), marks=frozenset({Mark.ACCEPT_LENGTH}))
     left = [f.was for f in factors_of(command, SGLANG, measured) if "speculative" in f.was]
     assert left == ["--speculative-num-steps 9"]
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(240)
+def test_a_launch_that_fails_by_what_was_cached_is_handed_back_with_an_empty_cache(
+    shakedown: Shakedown, tmp_path: Path, port: int
+) -> None:
+    cached = tmp_path / ".cache" / "vllm" / "torch_compile_cache"
+    cached.mkdir(parents=True)
+    (cached / "artifact").write_text("compiled by another version")
+    when = ["!VLLM_CACHE_ROOT", "!--enforce-eager"]  # only what compiles reads it
+    fault = {"kind": "crash", "phase": "graph_capture", "when": when, "text": "stale artifact"}
+    env = {"LIKE_FAULTS": json.dumps([fault]), "HOME": str(tmp_path)}
+    launch = (sys.executable, str(ENGINE_LIKE), "--model", "m", "--port", str(port), "--seed", "1")
+    said = shakedown("isolate", "--engine", "vllm", launch=launch, env=env)
+    document = said.document
+    assert said.code == 0, said.stderr
+    assert [factor["kind"] for factor in document["cause"]["factors"]] == ["cache"]
+    assert list(document["workaround"]["env"]) == ["VLLM_CACHE_ROOT"]
+    assert "--enforce-eager" not in document["workaround"]["argv"]
+    assert (cached / "artifact").read_text() == "compiled by another version"

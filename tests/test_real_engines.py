@@ -72,6 +72,18 @@ def test_compiled_vllm_is_silent_for_a_minute_and_serves(shakedown, vllm, model,
     assert "compile" in phases_of(said.document)
 
 
+def test_stated_marks_are_measured_on_a_server_that_speculates(shakedown, vllm, model, port):
+    speculation = '{"method": "ngram", "num_speculative_tokens": 4, "prompt_lookup_max": 3}'
+    marks = ("accept_length >= 1", "accept_length >= 5", "tokens_per_s >= 0.01", "ready_s <= 800")
+    options = [word for mark in marks for word in ("--expect", mark)]
+    launch = vllm_launch(vllm, model, port, "--enforce-eager", "--speculative-config", speculation)
+    said = shakedown("run", *options, launch=launch, env=VLLM_ENV)
+    assert (said.document["verdict"], said.code) == ("slow", 1), said.document
+    assert [each["met"] for each in said.document["expectations"]] == [True, True, False, True]
+    for each in said.document["expectations"]:
+        assert each["low"] <= each["value"] <= each["high"]
+
+
 def test_sglang_serves(shakedown, sglang, model, port):
     said = shakedown("run", launch=sglang_launch(sglang, model, port), env=sglang_env(sglang))
     assert (said.document["verdict"], said.code) == ("serves", 0), said.document

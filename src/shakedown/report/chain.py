@@ -17,6 +17,7 @@ from shakedown.report.words import (
     cause_words,
     check_words,
     kept_words,
+    mark_words,
     next_steps,
     not_known,
     phase_times,
@@ -93,6 +94,8 @@ def _observed(judgement: Judgement | None, seconds: float | None) -> list[str]:
     lines = labelled("verdict", verdict_words(judgement))
     if judgement.cause:
         lines += labelled("first cause", judgement.cause)
+    for said in mark_words(judgement):
+        lines += labelled("mark", said)
     for time in phase_times(judgement, seconds):
         lines += labelled(time.phase.value, time.words)
     for evidence in judgement.evidence:

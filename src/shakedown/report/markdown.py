@@ -27,6 +27,7 @@ from shakedown.report.words import (
     ENDED,
     cause_words,
     factor_words,
+    mark_words,
     next_steps,
     not_known,
     phase_times,
@@ -96,6 +97,7 @@ def _findings(judgement: Judgement) -> list[str]:
         lines.append(f"- **First cause** {code(judgement.cause)}")
     if judgement.suspect:
         lines.append(f"- **Suspect** {code(suspect_words(judgement.suspect))}")
+    lines += [f"- **Stated mark** {prose(said)}" for said in mark_words(judgement)]
     return lines
 
 

@@ -17,6 +17,7 @@ from shakedown.report.words import (
     cause_words,
     check_words,
     factor_words,
+    mark_words,
     next_steps,
     not_known,
     phase_times,
@@ -52,6 +53,8 @@ def run_summary(record: TrialRecord) -> list[str]:
             lines += labelled("first cause", judgement.cause)
         if judgement.suspect:
             lines += labelled("suspect", suspect_words(judgement.suspect))
+        for at, said in enumerate(mark_words(judgement)):
+            lines += labelled("" if at else "marks", said)
         times = [f"{time.phase.value} {time.words}" for time in phase_times(judgement, record.seconds)]
         lines += labelled("phases", " · ".join(times), limit=1000) if times else []
         for at, evidence in enumerate(judgement.evidence[:MOST_EVIDENCE]):
@@ -77,6 +80,8 @@ def isolate_summary(
     lines = [f"{clean(verdict_words(found.failing))}: {ENDED[found.ended]}"]
     if found.failing.cause:
         lines += labelled("first cause", found.failing.cause)
+    for at, said in enumerate(mark_words(found.failing)):
+        lines += labelled("" if at else "marks", said)
     for cause in found.causes:
         lines += labelled("cause", f"{proof_words(cause)}: {cause_words(cause, search.factors)}")
         if cause.value_note:

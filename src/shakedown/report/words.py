@@ -83,6 +83,15 @@ def state_words(trial: TrialRecord) -> str:
     return "interrupted" if trial.state is RecordState.INTERRUPTED else "running"
 
 
+def mark_words(judgement: Judgement) -> tuple[str, ...]:
+    """Each stated mark as it was measured: `tokens_per_s 212 (205 to 220, 4 requests): misses >= 400`."""
+    said = {True: "meets", False: "misses", None: "does not decide"}
+    return tuple(
+        f"{it}: {said[it.met]} {str(it.expectation).partition(' ')[2]}" if it.value is not None else str(it)
+        for it in judgement.measured
+    )
+
+
 def suspect_words(suspect: Suspect) -> str:
     waits = f", wait channel {suspect.wchan}" if suspect.wchan not in ("", "0") else ""
     return f"{suspect.name} (pid {suspect.pid}) at {suspect.frame or 'an unread stack'}{waits}"
