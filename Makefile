@@ -27,6 +27,8 @@ bench: bench-isolate bench-observing bench-faults bench-clean-up
 
 bench-isolate: $(VENV)/.ready
 	$(BIN)/python benchmarks/isolate_simulation.py --rivals
+	$(BIN)/python benchmarks/isolate_processes.py
+	$(BIN)/python benchmarks/isolate_engines.py
 
 bench-observing: $(VENV)/.ready
 	$(BIN)/python benchmarks/observing.py

@@ -9,8 +9,8 @@ LIKE_FAULTS is JSON: a list of faults, of which the first that strikes does.
 KIND is hang, crash, wrong (random answers), slow (30 tokens a second), few (rounds of speculation yield 1.1
 tokens, not 3), silent (no request is answered) or die (at the first request). It
 strikes where every TERM holds for the flags and variables given: `--flag`, `--flag=value`, `--flag>8`,
-`NAME`, `NAME=1`, and `!` before any of these for the opposite. `rate`: in that share of starts, which
-LIKE_STARTS counts (a file, a line per start).
+`NAME`, `NAME=1`, and `!` before any of these for the opposite. `rate`: in that share of starts after the
+first, which LIKE_STARTS counts (a file, a line per start).
 
 LIKE_WORDS is vllm (left out) or sglang, LIKE_PHASE_S how long a phase takes (0.02), LIKE_LOAD_S how long the
 weights take; dummy weights take nothing.
@@ -58,7 +58,8 @@ def term_holds(term: str, settings: dict[str, str]) -> bool:
 def struck(settings: dict[str, str], start: int) -> dict:
     for number, fault in enumerate(json.loads(settings.get("LIKE_FAULTS", "[]"))):
         chance = random.Random(f"{settings.get('LIKE_SEED', '')} {number} {start}").random()
-        if chance < fault.get("rate", 1.0) and all(term_holds(term, settings) for term in fault["when"]):
+        strikes = start == 1 or chance < fault.get("rate", 1.0)
+        if strikes and all(term_holds(term, settings) for term in fault["when"]):
             return fault
     return {}
 
