@@ -8,7 +8,7 @@ from __future__ import annotations
 import random
 import tempfile
 from collections.abc import Iterator
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from importlib import metadata
 from typing import Any
 
@@ -23,6 +23,8 @@ from shakedown.drafter.reference import unroll_plainly
 from shakedown.drafter.rotary import Rope
 from shakedown.drafter.trainer import Trainer, told
 from shakedown.drafter.vocabulary import DraftVocabulary
+
+STEPS_PLANNED = 1000  # optimiser steps of the learning rate's schedule
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,7 +77,7 @@ class Size:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class World:
-    """Random weights of real size: nothing here is learnt from, only computed with."""
+    """What all contestants begin with. `batches` of documents; the loss mask is chosen by `masked`."""
 
     size: Size
     drafter: Drafter
@@ -83,16 +85,9 @@ class World:
     head: Tensor
     batches: list[list[Document]]
 
-    @property
-    def loss_tokens(self) -> int:
-        """Generated tokens of a batch that have a row before them: what a second is counted in."""
-        return sum(len(document.last_rows) for document in self.batches[0])
 
-
-def make_world(
-    size: Size, lengths: list[int], density: float, batches: int, seed: int, device: torch.device
-) -> World:
-    """Made on the device: a CPU would take a minute for the random numbers."""
+def make_world(size: Size, lengths: list[int], batches: int, seed: int, device: torch.device) -> World:
+    """Random weights and states of real size, made on the device: a CPU would take a minute for them."""
     torch.manual_seed(seed)
     chosen = torch.randperm(size.vocab)[: size.draft_vocab].sort().values
     vocabulary = DraftVocabulary(d2t=chosen - torch.arange(size.draft_vocab), vocab=size.vocab)
@@ -102,22 +97,35 @@ def make_world(
         head[inside] *= 1.5  # the target's choice lies in the draft vocabulary, as in real text
         drafter = Drafter(size.config(), torch.randn(size.vocab, size.hidden, dtype=torch.bfloat16))
         drafter.lm_head.weight.data.copy_(head[inside])
-        made = [[make_document(size, length, density) for length in lengths] for _ in range(batches)]
+        made = [[make_document(size, length) for length in lengths] for _ in range(batches)]
     return World(size=size, drafter=drafter, vocabulary=vocabulary, head=head, batches=made)
 
 
-def make_document(size: Size, length: int, density: float) -> Document:
-    """A prompt, then an answer to the end."""
-    prompt = max(1, round(length * (1 - density)))
-    mask = (torch.arange(length) >= prompt).to(torch.uint8)
+def make_document(size: Size, length: int) -> Document:
     last = torch.randn(length, size.hidden)
     last /= last.square().mean(-1, keepdim=True).sqrt()  # a state after the final norm
     return Document(
         tokens=torch.randint(size.vocab, (length,), dtype=torch.int32),
-        mask=mask,
+        mask=torch.ones(length, dtype=torch.uint8),
         aux=torch.randn(length, 3 * size.hidden, dtype=torch.bfloat16),
         every_last=last.bfloat16(),
     )
+
+
+def masked(batch: list[Document], density: float) -> list[Document]:
+    """A prompt, then an answer of this share to the end; the first token of all is never generated."""
+    found = []
+    for document in batch:
+        length = len(document.tokens)
+        prompt = max(1, round(length * (1 - density)))
+        mask = (torch.arange(length) >= prompt).to(torch.uint8)
+        found.append(replace(document, mask=mask.to(document.mask.device)))
+    return found
+
+
+def loss_tokens(batch: list[Document]) -> int:
+    """Generated tokens that have a row before them: what a second is counted in, for everybody."""
+    return sum(len(document.last_rows) for document in batch)
 
 
 def on_cpu(document: Document) -> Document:
@@ -129,48 +137,86 @@ class Ours:
 
     version = "this checkout"
 
-    def __init__(self, world: World, device: torch.device, *, steps: int, freeze_head: bool) -> None:
-        self.name = "shakedown, head frozen" if freeze_head else "shakedown"
-        recipe = Recipe(steps=steps, decay=1.0, freeze_head=freeze_head)
+    def __init__(self, world: World, device: torch.device, *, recipe: Recipe) -> None:
+        self.name = "shakedown, head frozen" if recipe.freeze_head else "shakedown"
         crew = Crew(rank=0, size=1, device=device)
         self.trainer = Trainer(world.drafter, world.vocabulary, world.head, recipe, crew)
-        batches = [[on_cpu(document) for document in batch] for batch in world.batches]
-        self.packs = [
-            self._pack(batch, number).to(device, self.trainer.dtype) for number, batch in enumerate(batches)
-        ]
-        self.rows = sum(int((loss_rows(d.mask)[1] > 0).sum()) for d in batches[0])
+        self.device, self._numbers = device, 0
 
-    @staticmethod
-    def _pack(batch: list[Document], number: int) -> Pack:
-        tokens, rows = (sum(len(part) for part in parts) for parts in _parts(batch))
-        shape = PackShape(tokens=-(-tokens // 128) * 128, rows=-(-rows // 128) * 128)
-        return pack_documents(list(enumerate(batch, number * len(batch))), shape)
+    def load(self, batches: list[list[Document]]) -> None:
+        self.packs = [self.pack([on_cpu(document) for document in batch]) for batch in batches]
+        self.rows = [int((pack.depth > 0).sum()) for pack in self.packs]
 
-    def step(self, number: int) -> float:
-        sums = self.trainer.learn([self.packs[number % len(self.packs)]], self.rows, str)
-        self.trainer.optimiser.step(number, 1000)
-        return float(told(sums)["loss"])
+    def pack(self, batch: list[Document]) -> Pack:
+        """On the device. No two documents get the same number: what the target says of one is remembered."""
+        tokens = sum(len(document.tokens) for document in batch)
+        shape = PackShape(tokens=-(-tokens // 128) * 128, rows=-(-loss_tokens(batch) // 128) * 128)
+        packed = pack_documents(list(enumerate(batch, self._numbers)), shape)
+        self._numbers += len(batch)
+        return packed.to(self.device, self.trainer.dtype)
 
+    def step(self, number: int) -> None:
+        turn = number % len(self.packs)
+        told(self.trainer.learn([self.packs[turn]], self.rows[turn], str))
+        self.trainer.optimiser.step(number, STEPS_PLANNED)
 
-def _parts(batch: list[Document]) -> tuple[list[Tensor], list[Tensor]]:
-    return [d.tokens for d in batch], [d.last_rows for d in batch]
+    def first_epoch(self, number: int) -> None:
+        """A step on documents that were not seen before: the target's whole vocabulary is judged too."""
+        self.trainer._verdicts.clear()
+        self.step(number)
 
 
 class Speculators:
     """The package's own `Trainer.train_epoch` over its own collated batches, with flags all engines serve.
 
-    As shipped its head is frozen; `train_head` lets it learn, as the other trainers do.
+    As shipped its head is frozen; `train_head` lets it learn, as other trainers do.
     """
 
-    def __init__(self, world: World, device: torch.device, *, steps: int, train_head: bool) -> None:
+    def __init__(self, world: World, device: torch.device, *, recipe: Recipe, train_head: bool) -> None:
         from speculators.losses import resolve_loss_config
         from speculators.models.eagle3 import Eagle3DraftModel, Eagle3SpeculatorConfig
         from speculators.train import trainer as theirs
-        from transformers import LlamaConfig
 
         self.version = metadata.version("speculators")
         self.name = f"speculators {self.version}" + (", head trained" if train_head else "")
-        size, config = world.size, world.size.config()
+        self.size, self.device = world.size, device
+        self.model = Eagle3DraftModel(
+            Eagle3SpeculatorConfig(
+                transformer_layer_config=self._layer(world.size),
+                draft_vocab_size=world.size.draft_vocab,
+                eagle_aux_hidden_state_layer_ids=list(world.size.config().aux_inputs_of),
+            )
+        )
+        self._load(self.model, world)
+        self.model.lm_head.weight.requires_grad_(train_head)
+        for name in ("embed_tokens", "verifier_lm_head", "verifier_norm"):
+            getattr(self.model, name).weight.requires_grad_(False)
+        losses = resolve_loss_config("kl_div", "fused" if device.type == "cuda" else "eager")
+        calls = {"ttt_steps": recipe.steps, "ttt_step_loss_decay": recipe.decay, "loss_config": losses}
+        self.folder = tempfile.TemporaryDirectory()
+        settings = theirs.TrainerConfig(
+            lr=recipe.learning_rate,
+            num_epochs=1,
+            save_path=self.folder.name,
+            scheduler_type="cosine",
+            scheduler_total_steps=STEPS_PLANNED,
+            scheduler_warmup_steps=round(recipe.warm_up * STEPS_PLANNED),
+            train_call_kwargs=calls,
+            weight_decay=recipe.weight_decay,
+            log_freq=10**9,
+        )
+        self.loader = _Loader()
+        theirs.tqdm = lambda batches, **words: batches  # a bar that redraws itself ten times a second
+        if device.type == "cpu":  # they take the device from the accelerator
+            theirs.get_local_rank = lambda: device
+        self.trainer = theirs.Trainer(self.model, settings, self.loader)
+        self.trainer.device_type = device.type
+        self.trainer.global_step = 1  # step 0 is logged, and waits for the device at every mark
+
+    def _layer(self, size: Size) -> Any:
+        from transformers import LlamaConfig
+
+        config = size.config()
         layer = LlamaConfig(
             vocab_size=size.vocab,
             hidden_size=size.hidden,
@@ -182,38 +228,16 @@ class Speculators:
             rms_norm_eps=config.rms_eps,
             rope_parameters={"rope_type": "default", "rope_theta": config.rope.theta},
         )
-        layer._attn_implementation = "simple_flex_attention" if device.type == "cuda" else "eager"
-        model = Eagle3DraftModel(
-            Eagle3SpeculatorConfig(
-                transformer_layer_config=layer,
-                draft_vocab_size=size.draft_vocab,
-                eagle_aux_hidden_state_layer_ids=list(config.aux_inputs_of),
-            )
-        )
-        self._load(model, world)
-        model.lm_head.weight.requires_grad_(train_head)
-        for name in ("embed_tokens", "verifier_lm_head", "verifier_norm"):
-            getattr(model, name).weight.requires_grad_(False)
-        losses = resolve_loss_config("kl_div", "fused" if device.type == "cuda" else "eager")
-        self.folder = tempfile.TemporaryDirectory()
-        settings = theirs.TrainerConfig(
-            lr=2e-4,
-            num_epochs=1,
-            save_path=self.folder.name,
-            scheduler_type="cosine",
-            scheduler_total_steps=1000,
-            train_call_kwargs={"ttt_steps": steps, "ttt_step_loss_decay": 1.0, "loss_config": losses},
-            weight_decay=0.0,
-            log_freq=10**9,
-        )
-        self.batches = [self._collated(batch, size, device) for batch in world.batches]
-        self.loader = _Endless(self.batches)
-        theirs.tqdm = lambda batches, **words: batches  # a bar that redraws itself ten times a second
-        if device.type == "cpu":  # a dry run: they take the device from the accelerator
-            theirs.get_local_rank = lambda: device
-        self.trainer = theirs.Trainer(model, settings, self.loader)
-        self.trainer.device_type = device.type
-        self.trainer.global_step = 1  # step 0 is logged, and waits for the device at every mark
+        layer._attn_implementation = "simple_flex_attention" if self.device.type == "cuda" else "eager"
+        return layer
+
+    def load(self, batches: list[list[Document]]) -> None:
+        self.loader.batches = [self._collated(batch, self.size, self.device) for batch in batches]
+
+    def step(self, number: int) -> None:
+        """One turn of their loop, with the optimiser's step."""
+        self.loader.turn = number
+        self.trainer.train_epoch(0)
 
     @staticmethod
     def _load(model: Any, world: World) -> None:
@@ -252,28 +276,21 @@ class Speculators:
             for name, value in collate(samples).items()
         }
 
-    def step(self, number: int) -> float:
-        """One turn of their loop: it hands back after the optimiser's step."""
-        self.loader.left = 1
-        self.trainer.train_epoch(0)
-        return float("nan")
 
-
-class _Endless:
-    """A loader that yields `left` batches a time."""
+class _Loader:
+    """Yields one batch a time, whichever turn it is."""
 
     batch_sampler = None
 
-    def __init__(self, batches: list[dict[str, Any]]) -> None:
-        self.batches, self.left, self._next = batches, 1, 0
+    def __init__(self) -> None:
+        self.batches: list[dict[str, Any]] = []
+        self.turn = 0
 
     def __len__(self) -> int:
-        return 1000
+        return STEPS_PLANNED
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
-        for _ in range(self.left):
-            self._next += 1
-            yield dict(self.batches[self._next % len(self.batches)])
+        yield dict(self.batches[self.turn % len(self.batches)])
 
 
 class Dense:
@@ -281,25 +298,28 @@ class Dense:
 
     version = "this checkout"
 
-    def __init__(self, world: World, device: torch.device, *, steps: int) -> None:
-        self.name, self.steps, self.device = "dense loop", steps, device
+    def __init__(self, world: World, device: torch.device, *, recipe: Recipe) -> None:
+        self.name, self.steps, self.device = "dense loop", recipe.steps, device
         self.drafter = world.drafter.float().to(device)
         self.drafter.embedding = self.drafter.embedding.to(device)
         self.head = world.head[world.vocabulary.target_ids].to(device)
+        fused = device.type == "cuda"
+        self.adam = torch.optim.AdamW(
+            self.drafter.parameters(), lr=recipe.learning_rate, weight_decay=0.0, fused=fused
+        )
+
+    def load(self, batches: list[list[Document]]) -> None:
         self.batches = [
             [
-                tuple(t.to(device) for t in (d.tokens.long(), d.mask.bool(), d.aux, d.every_last))
+                tuple(t.to(self.device) for t in (d.tokens.long(), d.mask.bool(), d.aux, d.every_last))
                 for d in batch
             ]
-            for batch in world.batches
+            for batch in batches
         ]
-        fused = device.type == "cuda"
-        self.adam = torch.optim.AdamW(self.drafter.parameters(), lr=2e-4, weight_decay=0.0, fused=fused)
 
-    def step(self, number: int) -> float:
+    def step(self, number: int) -> None:
         batch = self.batches[number % len(self.batches)]
         rows = sum(int(mask.sum()) for _, mask, _, _ in batch)
-        loss = 0.0
         for tokens, mask, aux, last in batch:
             with torch.autocast(self.device.type, dtype=torch.bfloat16):
                 logits = unroll_plainly(self.drafter, tokens, aux, self.steps)
@@ -310,11 +330,9 @@ class Dense:
                 plain = -(wanted[1 + k : 1 + k + length] * logits[k, :length].float().log_softmax(-1)).sum(-1)
                 total = total + (plain * mask[2 + k : 2 + k + length]).sum() / rows
             total.backward()
-            loss += float(total.detach())
         torch.nn.utils.clip_grad_norm_(self.drafter.parameters(), 0.5)
         self.adam.step()
         self.adam.zero_grad()
-        return loss
 
 
 def spread(total: int, low: int, high: int, seed: int) -> list[int]:

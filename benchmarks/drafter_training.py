@@ -17,15 +17,28 @@ import os
 import statistics
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
-from drafter_rivals import Dense, Ours, Size, Speculators, World, make_world, spread
+from drafter_rivals import (
+    Dense,
+    Document,
+    Ours,
+    Size,
+    Speculators,
+    World,
+    loss_tokens,
+    make_world,
+    masked,
+    spread,
+)
 
 from shakedown import __version__
 from shakedown.drafter.provenance import provenance
+from shakedown.drafter.recipe import Recipe
 from shakedown.drafter.reference import learn_plainly
 from shakedown.drafter.teacher import TargetHead
 
@@ -42,15 +55,19 @@ STEPS = 7
 WARM_UP, TIMED = 3, 6
 
 
-def contestants(names: list[str]) -> dict[str, Callable[[World, torch.device], Any]]:
-    every: dict[str, Callable[[World, torch.device], Any]] = {
-        "ours": lambda world, device: Ours(world, device, steps=STEPS, freeze_head=False),
-        "ours-frozen": lambda world, device: Ours(world, device, steps=STEPS, freeze_head=True),
-        "speculators": lambda world, device: Speculators(world, device, steps=STEPS, train_head=False),
-        "speculators-head": lambda world, device: Speculators(world, device, steps=STEPS, train_head=True),
-        "dense": lambda world, device: Dense(world, device, steps=STEPS),
+def contestants() -> dict[str, Callable[[World, torch.device], Any]]:
+    recipe = Recipe(steps=STEPS, decay=1.0)
+    frozen = replace(recipe, freeze_head=True)
+    return {
+        "ours": lambda world, device: Ours(world, device, recipe=recipe),
+        "ours-frozen": lambda world, device: Ours(world, device, recipe=frozen),
+        "speculators": lambda world, device: Speculators(world, device, recipe=recipe, train_head=False),
+        "speculators-head": lambda world, device: Speculators(world, device, recipe=recipe, train_head=True),
+        "dense": lambda world, device: Dense(world, device, recipe=recipe),
     }
-    return {name: every[name] for name in names}
+
+
+TRAINS_HEAD = ("ours", "speculators-head", "dense")
 
 
 def needed_flop(size: Size, lengths: list[int], density: float, *, head_trained: bool) -> float:
@@ -88,38 +105,40 @@ def peak_tflop(device: torch.device) -> float:
     return 200 * 2 * 8192**3 / (time.perf_counter() - began_s) / 1e12
 
 
-def timed(contestant: Any, device: torch.device, timed_steps: int) -> tuple[list[float], float, float]:
-    """Seconds of each timed step, peak bytes, and seconds that the first steps took (compiling)."""
+def timed(
+    step: Callable[[int], None], device: torch.device, first: int, steps: int
+) -> tuple[list[float], float]:
+    """Seconds of each step after the `first` ones, and the seconds that those took (they compile)."""
     wait = torch.cuda.synchronize if device.type == "cuda" else (lambda: None)
+    seconds: list[float] = []
     began_s = time.perf_counter()
-    for number in range(WARM_UP):
-        contestant.step(number)
-    wait()
-    first_s = time.perf_counter() - began_s
-    if device.type == "cuda":
-        torch.cuda.reset_peak_memory_stats()
-    seconds = []
-    for number in range(timed_steps):
-        began_s = time.perf_counter()
-        contestant.step(WARM_UP + number)
-        wait()
-        seconds.append(time.perf_counter() - began_s)
-    peak = torch.cuda.max_memory_allocated() if device.type == "cuda" else 0
-    return seconds, peak, first_s
+    for number in range(first + steps):
+        if number == first:
+            wait()
+            first_s, began_s = time.perf_counter() - began_s, time.perf_counter()
+            if device.type == "cuda":
+                torch.cuda.reset_peak_memory_stats()
+        step(number)
+        if number >= first:
+            wait()
+            seconds.append(time.perf_counter() - began_s)
+            began_s = time.perf_counter()
+    return seconds, first_s
 
 
 def check(device: torch.device) -> dict[str, float]:
     """How far the device's fast path lies from the plain path on the CPU in fp32: loss and worst gradient."""
     size = Size(name="check", hidden=256, intermediate=384, heads=4, kv_heads=2, vocab=900, draft_vocab=512)
     lengths = [300, 170, 420, 33]
-    world = make_world(size, lengths, 0.6, 1, seed=3, device=torch.device("cpu"))
+    world = make_world(size, lengths, 1, seed=3, device=torch.device("cpu"))
+    world.batches[0] = masked(world.batches[0], 0.6)
     wanted = plain_gradients(world)
     found = {}
     for dtype in (torch.float32, torch.bfloat16):
-        ours = Ours(world, device, steps=STEPS, freeze_head=False)
+        ours = Ours(world, device, recipe=Recipe(steps=STEPS, decay=1.0))
         ours.trainer.dtype, ours.trainer.drafter.embedding = dtype, world.drafter.embedding.to(dtype)
         ours.trainer._head = TargetHead(world.head.to(device, dtype), world.vocabulary)
-        ours.packs = [pack.to(device, dtype) for pack in ours.packs]
+        ours.load(world.batches)
         sums = ours.trainer.learn(ours.packs, 1, str)
         worst = max(
             float((p.grad.cpu() - wanted[name]).norm() / wanted[name].norm())
@@ -159,62 +178,88 @@ def profile(contestant: Any, path: Path) -> None:
     path.write_text(table)
 
 
+def judge(
+    contestant: Any, size: Size, batches: list[list[Document]], density: float, peak: float, steps: int
+) -> dict[str, Any]:
+    """A row of the table: what it did with the same documents under the mask of this density."""
+    masked_batches = [masked(batch, density) for batch in batches]
+    contestant.load(masked_batches)
+    device = contestant.device
+    seconds, first_s = timed(contestant.step, device, WARM_UP, steps)
+    memory = torch.cuda.max_memory_allocated() if device.type == "cuda" else 0
+    median, tokens = statistics.median(seconds), loss_tokens(masked_batches[0])
+    found = {"name": contestant.name, "version": contestant.version, "density": density, "first_s": first_s}
+    found |= {"seconds": seconds, "loss_tokens": tokens, "loss_tokens_per_s": tokens / median}
+    found |= {"peak_bytes": memory, "lengths": [len(document.tokens) for document in batches[0]]}
+    if isinstance(contestant, Ours):
+        new, _ = timed(contestant.first_epoch, device, 1, 3)
+        found["first_epoch_loss_tokens_per_s"] = tokens / statistics.median(new)
+    return found
+
+
+def line(row: dict[str, Any]) -> str:
+    speed = f"{row['loss_tokens_per_s']:10,.0f} {statistics.median(row['seconds']):8.3f}"
+    new = row.get("first_epoch_loss_tokens_per_s")
+    rest = f"{row['peak_bytes'] / 1e9:6.1f} {row['peak_share']:6.1%} {row['first_s']:8.1f}"
+    return f"{row['size']:6} {row['density']:5.0%}  {row['name']:32} {speed} {rest}" + (
+        f"   ({new:,.0f} in the first epoch)" if new else ""
+    )
+
+
+def compete(name: str, size: Size, chosen: argparse.Namespace, peak: float) -> Iterator[dict[str, Any]]:
+    """One contestant, built once, over every density. A failure is a row too."""
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    low, high = (128, 384) if size.name == "tiny" else (2048, 4096)
+    lengths = spread(chosen.tokens, low, high, seed=1)
+    row: dict[str, Any] = {"size": size.name, "trainer": name}
+    try:
+        world = make_world(size, lengths, 2, seed=0, device=device)
+        contestant = contestants()[name](world, device)
+        for density in chosen.density or [1.0, 0.5]:
+            found = judge(contestant, size, world.batches, density, peak, chosen.timed)
+            flop = needed_flop(size, lengths, density, head_trained=name in TRAINS_HEAD)
+            yield {**row, **found, "peak_share": flop / statistics.median(found["seconds"]) / 1e12 / peak}
+            if chosen.profile and device.type == "cuda":
+                profile(contestant, chosen.out / f"profile-{size.name}-{density}-{name}.txt")
+    except (RuntimeError, ImportError, TypeError, ValueError, AttributeError) as problem:
+        if os.environ.get("TRACE"):
+            traceback.print_exc()
+        yield {**row, "failed": f"{type(problem).__name__}: {problem}"[:2000]}
+
+
 def main() -> None:
     options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    options.add_argument("--size", action="append", choices=list(SIZES), default=None)
-    options.add_argument("--density", action="append", type=float, default=None, help="share of loss tokens")
-    options.add_argument("--loss-tokens", type=int, default=16_384, help="of a batch")
-    options.add_argument("--only", action="append", default=None, help="contestants")
+    options.add_argument("--size", action="append", choices=list(SIZES))
+    options.add_argument("--density", action="append", type=float, help="share of loss tokens")
+    options.add_argument("--tokens", type=int, default=16_384, help="of a batch, prompts included")
+    options.add_argument("--only", action="append", choices=list(contestants()))
     options.add_argument("--timed", type=int, default=TIMED, help="steps")
     options.add_argument("--check", action="store_true", help="compare with the plain path first")
     options.add_argument("--profile", action="store_true", help="write a profile of one step each")
     options.add_argument("--out", type=Path, default=Path(__file__).parent / "results")
     chosen = options.parse_args()
-    names = chosen.only or ["ours", "ours-frozen", "speculators", "speculators-head", "dense"]
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     peak = peak_tflop(device)
     found: dict[str, Any] = {"provenance": provenance(), "peak_tflop": peak, "rows": []}
-    print(f"shakedown {__version__}, torch {torch.__version__}, {found['provenance']['device']}", flush=True)
-    print(f"{STEPS} steps, batches of {chosen.loss_tokens} loss tokens, bf16 peak {peak:.0f} TFLOP/s here")
+    print(f"shakedown {__version__}, torch {torch.__version__}, {found['provenance']['device']}")
+    print(f"{STEPS} steps, batches of {chosen.tokens} tokens, bf16 peak {peak:.0f} TFLOP/s here", flush=True)
     if chosen.check:
         found["check"] = check(device)
-        print("distance from the plain path on the CPU: ", {k: f"{v:.1e}" for k, v in found["check"].items()})
-    print("size    loss  trainer                          loss tok/s   s/step     GB   peak  first s")
+        print("distance from the plain path on the CPU:", {k: f"{v:.1e}" for k, v in found["check"].items()})
+    print(
+        "size    loss  trainer                          loss tok/s   s/step     GB   peak  first s",
+        flush=True,
+    )
     for size_name in chosen.size or ["llama", "kimi"]:
-        for density in chosen.density or [1.0, 0.5]:
-            size = SIZES[size_name]
-            low, high = (2048, 4096) if size_name != "tiny" else (128, 384)
-            lengths = spread(int(chosen.loss_tokens / density), low, high, seed=1)
-            for name, build in contestants(names).items():
-                row: dict[str, Any] = {"size": size_name, "density": density, "trainer": name}
-                try:
-                    world = make_world(size, lengths, density, 2, seed=0, device=device)
-                    contestant = build(world, device)
-                    seconds, bytes_, first_s = timed(contestant, device, chosen.timed)
-                    if chosen.profile and device.type == "cuda":
-                        profile(contestant, chosen.out / f"profile-{size_name}-{density}-{name}.txt")
-                    flop = needed_flop(
-                        size, lengths, density, head_trained=name in ("ours", "speculators-head", "dense")
-                    )
-                    median = statistics.median(seconds)
-                    row |= {"name": contestant.name, "version": contestant.version, "seconds": seconds}
-                    row |= {"loss_tokens_per_s": world.loss_tokens / median, "peak_bytes": bytes_}
-                    row |= {"peak_share": flop / median / 1e12 / peak, "first_s": first_s}
-                    speed = f"{world.loss_tokens / median:10,.0f} {median:8.3f} {bytes_ / 1e9:6.1f}"
-                    rest = f"{row['peak_share']:6.1%} {first_s:8.1f}"
-                    print(f"{size_name:6} {density:5.0%}  {contestant.name:32} {speed} {rest}", flush=True)
-                except (RuntimeError, ImportError, TypeError, ValueError, AttributeError) as problem:
-                    row["failed"] = f"{type(problem).__name__}: {problem}"[:2000]
-                    print(f"{size_name:6} {density:5.0%} {name:32} failed: {row['failed'][:300]}", flush=True)
-                    if os.environ.get("TRACE"):
-                        traceback.print_exc()
+        for name in chosen.only or ["ours", "ours-frozen", "speculators", "dense"]:
+            for row in compete(name, SIZES[size_name], chosen, peak):
+                failed = f"{size_name:6}        {name:32} failed: {row.get('failed', '')[:300]}"
+                print(failed if "failed" in row else line(row), flush=True)
                 found["rows"].append(row)
                 (chosen.out / "drafter_training.json").write_text(json.dumps(found, indent=1) + "\n")
-                contestant = world = None
-                torch._dynamo.reset()  # nobody inherits another's dynamic shapes
-                gc.collect()
-                if device.type == "cuda":
-                    torch.cuda.empty_cache()
+            gc.collect()
+            if device.type == "cuda":
+                torch.cuda.empty_cache()
 
 
 if __name__ == "__main__":

@@ -64,7 +64,7 @@ def test_packs_come_in_order_and_a_broken_text_raises_in_its_turn():
         def __getitem__(self, number):
             raise DataProblem(f"document {number} is broken")
 
-    feed = packs_of(Texts(), [(3,), (4,)], PackShape(tokens=128, rows=128), pinned=False)
+    feed = packs_of(Texts(), [(3,), (4,)], PackShape(tokens=128, rows=128), torch.device("cpu"))
     with pytest.raises(DataProblem, match="document 3"):
         next(feed)
 

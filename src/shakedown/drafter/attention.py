@@ -84,7 +84,7 @@ def attend(
 
 @cache
 def _flex() -> Any:
-    return torch.compile(flex_attention)
+    return torch.compile(flex_attention, dynamic=False)
 
 
 def _attend_by_document(

@@ -18,7 +18,7 @@ from shakedown.drafter.packing import Pack, PackShape, Text, fit_shape, loss_row
 from shakedown.drafter.recipe import Recipe
 from shakedown.errors import DataProblem
 
-AHEAD = 2  # packs in memory beside the one in use
+AHEAD, THREADS = 3, 2  # packs in memory beside the one in use, and gathered at a time
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,20 +78,28 @@ def plan(sizes: Sizes, documents: Sequence[int], recipe: Recipe) -> Curriculum:
 
 
 def packs_of(
-    texts: Sequence[Any], packs: Sequence[tuple[int, ...]], shape: PackShape, *, pinned: bool
+    texts: Sequence[Any], packs: Sequence[tuple[int, ...]], shape: PackShape, device: torch.device
 ) -> Iterator[Pack]:
-    """Each pack of `packs`, gathered from memory-mapped texts by one thread that runs ahead."""
+    """Each pack of `packs` on `device`, in order, gathered from mapped texts by threads that run ahead."""
+    stream = torch.cuda.Stream(device) if device.type == "cuda" else None  # type: ignore[no-untyped-call]
 
     def gather(numbers: tuple[int, ...]) -> Pack:
         documents: list[tuple[int, Text]] = [(number, texts[number]) for number in numbers]
-        pack = pack_documents(documents, shape)
-        return pack.pin() if pinned else pack
+        if stream is None:
+            return pack_documents(documents, shape)
+        with torch.cuda.stream(stream):  # beside the stream that trains: it waits for no copy
+            pack = pack_documents(documents, shape, pinned=True).to(device)
+            stream.synchronize()
+        return pack
 
-    return _ahead(gather, packs)
+    for pack in _ahead(gather, packs):
+        if stream is not None:
+            pack.used_on(torch.cuda.current_stream(device))
+        yield pack
 
 
 def _ahead(gather: Callable[[tuple[int, ...]], Pack], packs: Sequence[tuple[int, ...]]) -> Iterator[Pack]:
-    with ThreadPoolExecutor(1, thread_name_prefix="packs") as pool:
+    with ThreadPoolExecutor(THREADS, thread_name_prefix="packs") as pool:
         waiting: list[Future[Pack]] = []
         rest = iter(packs)
         try:

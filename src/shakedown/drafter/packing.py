@@ -11,7 +11,7 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -74,17 +74,20 @@ class Pack:
     last: Tensor
     spans: tuple[Span, ...]
 
-    def to(self, device: torch.device, dtype: torch.dtype) -> Pack:
-        """States in `dtype`; copies from pinned memory do not wait."""
-        moved = {f.name: getattr(self, f.name) for f in fields(self) if f.name != "spans"}
-        for name, tensor in moved.items():
-            kind = dtype if tensor.is_floating_point() else tensor.dtype
-            moved[name] = tensor.to(device, non_blocking=True).to(kind)
+    def to(self, device: torch.device, dtype: torch.dtype | None = None) -> Pack:
+        """States in `dtype`, where one is given. Copies from pinned memory do not wait."""
+        moved = {name: tensor.to(device, non_blocking=True) for name, tensor in self._tensors().items()}
+        if dtype is not None:
+            moved = {n: t.to(dtype) if t.is_floating_point() else t for n, t in moved.items()}
         return replace(self, **moved)
 
-    def pin(self) -> Pack:
-        pinned = {f.name: getattr(self, f.name).pin_memory() for f in fields(self) if f.name != "spans"}
-        return replace(self, **pinned)
+    def used_on(self, stream: torch.cuda.Stream) -> None:
+        """Made on another stream: its memory is not given away before this one has used it."""
+        for tensor in self._tensors().values():
+            tensor.record_stream(stream)
+
+    def _tensors(self) -> dict[str, Any]:
+        return {f.name: getattr(self, f.name) for f in fields(self) if f.name != "spans"}
 
 
 def loss_rows(mask: Tensor) -> tuple[Tensor, Tensor]:
@@ -103,22 +106,26 @@ def loss_rows(mask: Tensor) -> tuple[Tensor, Tensor]:
     return rows, run_end[rows + 1] - rows - 2
 
 
-def pack_documents(documents: Sequence[tuple[int, Text]], shape: PackShape) -> Pack:
+def pack_documents(documents: Sequence[tuple[int, Text]], shape: PackShape, *, pinned: bool = False) -> Pack:
     """Fills a pack with (number, document) in the given order; what does not fit of the last one is left out.
 
     Raises DataProblem for a document whose last states are not those of its loss rows.
     """
     width, hidden = documents[0][1].aux.shape[1], documents[0][1].last.shape[1]
     dtype = documents[0][1].aux.dtype
+
+    def room(*sizes: int, kind: torch.dtype = torch.int64) -> Tensor:
+        return torch.zeros(sizes, dtype=kind, pin_memory=pinned)
+
     pack = Pack(
-        aux=torch.zeros(shape.tokens, width, dtype=dtype),
-        next_tokens=torch.zeros(shape.tokens, dtype=torch.int64),
-        positions=torch.zeros(shape.tokens, dtype=torch.int64),
-        rows=torch.zeros(shape.rows, dtype=torch.int64),
-        first_key=torch.zeros(shape.rows, dtype=torch.int32),
-        last_key=torch.zeros(shape.rows, dtype=torch.int32),
-        depth=torch.zeros(shape.rows, dtype=torch.int64),
-        last=torch.zeros(shape.rows, hidden, dtype=dtype),
+        aux=room(shape.tokens, width, kind=dtype),
+        next_tokens=room(shape.tokens),
+        positions=room(shape.tokens),
+        rows=room(shape.rows),
+        first_key=room(shape.rows, kind=torch.int32),
+        last_key=room(shape.rows, kind=torch.int32),
+        depth=room(shape.rows),
+        last=room(shape.rows, hidden, kind=dtype),
         spans=(),
     )
     spans: list[Span] = []

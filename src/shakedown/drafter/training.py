@@ -79,8 +79,7 @@ class Training:
     def _packs(self) -> Iterator[Pack]:
         crew = self._trainer.crew
         mine = [pack for batch in self._plan.batches[self._begin :] for pack in crew.share(batch)]
-        pinned = crew.device.type == "cuda"
-        return packs_of(self._material.texts, mine, self._plan.shape, pinned=pinned)
+        return packs_of(self._material.texts, mine, self._plan.shape, crew.device)
 
     def _step(self, number: int, feed: Iterator[Pack]) -> None:
         trainer = self._trainer
@@ -107,7 +106,7 @@ class Training:
             return
         crew, shape = self._trainer.crew, self._plan.shape
         packs = crew.share(held_out_packs(self._material, self._plan))
-        feed = packs_of(self._material.texts, packs, shape, pinned=crew.device.type == "cuda")
+        feed = packs_of(self._material.texts, packs, shape, crew.device)
         self._acceptance = self._trainer.evaluate(feed, self._material.place_of)
         if self._curves:
             self._curves.write("held_out", done, asdict(self._acceptance))
