@@ -9,7 +9,8 @@ from shakedown.core import Expectation, Measured, Purpose
 from shakedown.report import run_report, run_summary
 from shakedown.report.chain import show
 from shakedown.report.document import isolate_document
-from shakedown.report.words import ranking_words
+from shakedown.report.shell import rerun
+from shakedown.report.words import next_steps, ranking_words
 
 
 def test_a_search_notes_after_each_step_how_suspected_the_factors_are():
@@ -62,3 +63,14 @@ def test_stated_marks_are_told_wherever_a_launch_is_told():
         assert "tokens_per_s 212 (205 to 220, 4 requests): misses >= 400" in words
         assert "ttft_ms 90 (80 to 95, 4 requests): meets <= 200" in words
         assert "it counts no rounds" in words
+
+
+def test_what_is_run_again_states_the_same_marks():
+    mark = Measured(expectation=Expectation.read("tokens_per_s >= 400"), value=212, low=205, high=220)
+    record = replace(RUN, judgement=replace(RUN.judgement, measured=(mark,)))
+    assert "shakedown run --expect 'tokens_per_s >= 400' --" in " ".join(rerun(record))
+    assert next_steps(record) == (
+        "shakedown isolate --expect 'tokens_per_s >= 400' -- CMD, with the same CMD",
+    )
+    search = replace(SEARCH, facts=(("expect", "ttft_ms <= 200; ready_s <= 60"),))
+    assert "isolate --expect 'ttft_ms <= 200' --expect 'ready_s <= 60' --" in " ".join(rerun(search))

@@ -92,8 +92,16 @@ def _packed(chunks: Sequence[str], width: int) -> list[str]:
     return [line + " \\" for line in lines[:-1]] + lines[-1:]
 
 
+def stated_marks(record: TrialRecord | SearchRecord) -> tuple[str, ...]:
+    """What a launch was to meet, as --expect takes it."""
+    if isinstance(record, SearchRecord):
+        return tuple(filter(None, dict(record.facts).get("expect", "").split("; ")))
+    return tuple(str(it.expectation) for it in record.judgement.measured) if record.judgement else ()
+
+
 def rerun(record: TrialRecord | SearchRecord, *, width: int = WIDTH) -> list[str]:
     """How to do the same again, from the folder it was done in."""
     verb = "isolate" if isinstance(record, SearchRecord) else "run"
-    again = command(record.argv, env=record.env, before=("shakedown", verb, "--"), width=width)
+    ours = ("shakedown", verb, *(f"--expect {quote(mark)}" for mark in stated_marks(record)), "--")
+    again = command(record.argv, env=record.env, before=ours, width=width)
     return [f"cd {quote(record.cwd)}", *again]

@@ -241,7 +241,8 @@ def next_steps(record: TrialRecord | SearchRecord) -> tuple[str, ...]:
         )
     if record.judgement.environment or record.judgement.verdict is Verdict.UNDECIDED:
         return ("run it once more: this one says nothing about the launch",)
-    return ("shakedown isolate -- CMD, with the same CMD",)
+    marks = "".join(f"--expect '{it.expectation}' " for it in record.judgement.measured)
+    return (f"shakedown isolate {marks}-- CMD, with the same CMD",)
 
 
 def _after_attach(trial: TrialRecord, facts: Mapping[str, str]) -> tuple[str, ...]:
