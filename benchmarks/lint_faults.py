@@ -132,7 +132,7 @@ def table(work: Path, model: Path) -> Iterator[str]:
 def verdict_of(row: dict[str, Any], healthy: float) -> Serving:
     if row["tokens_per_round"] is None:
         return Serving.NOT
-    elsewhere = row.get("layers") not in (None, TRAINED)
+    elsewhere = sorted(row.get("layers") or TRAINED) != TRAINED  # captured in the layers' own order
     return Serving.WRONGLY if elsewhere or row["tokens_per_round"] < WORSE * healthy else Serving.AS_TRAINED
 
 

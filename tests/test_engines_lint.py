@@ -180,7 +180,7 @@ def test_gpt_oss_counts_otherwise_in_a_newer_sglang():
         ({"rope_theta": 500000.0}, "rope-conflict", TITLES),
         ({"shakedown": {"rope": {"rope_theta": 5e5, "rope_type": "default"}}}, "rope", TITLES),
         ({"norm_output": True, "shakedown": {"switches": {}}}, "switch-unlike-training", TITLES),
-        ({"eagle_aux_hidden_state_layer_ids": [27, 15, 2]}, "layer-order", VLLM),
+        ({"eagle_aux_hidden_state_layer_ids": [27, 15, 2], "eagle_config": {}}, "layer-ids", TITLES),
         ({"eagle_aux_hidden_state_layer_ids": [2, 15, 31]}, "layer-range", VLLM),
     ],
 )
@@ -188,6 +188,12 @@ def test_a_planted_setting_is_caught(change, rule, engines):
     reports = judge(facts({**healthy_config(), **change}))
     assert failing(reports, rule) == engines
     assert all(reports[title].mends for title in engines)
+
+
+def test_the_order_of_the_numbers_does_not_matter_to_an_engine():
+    config = healthy_config() | {"shakedown": {"aux_inputs_of": [2, 15, 27]}}
+    config["eagle_aux_hidden_state_layer_ids"] = [27, 15, 2]
+    assert rules(judge(facts(config)), Level.ERROR) == set()
 
 
 def test_a_window_that_is_switched_off_is_none():

@@ -133,6 +133,7 @@ def judge_layers(
     yield from _judge_block(drafter.config, profile)
     ids, rule, place = _ids_read(drafter.config, profile, target)
     takes = captured(ids, rule, layers) if ids else (usual_inputs(layers) if layers else None)
+    takes = tuple(sorted(set(takes))) if takes else None  # every model captures as it passes the layers
     mend = mend_of(intent.inputs, sglang_rule, layers) if intent.inputs else "ask its trainer for the layers"
     evidence = f"{place}; trained on the inputs of {_shown(intent.inputs)}: {intent.because}"
     if intent.inputs is None:
@@ -224,13 +225,6 @@ def _judge_range(
     """SGLang's models have no place to capture what leaves the last layer, but for those that count to N."""
     if not takes:
         return
-    if list(takes) != sorted(set(takes)):
-        yield misdrafting(
-            "layer-order",
-            "captures in the order of the layers, whatever the order of the numbers",
-            f"layers {_shown(takes)}",
-            "train and write them in ascending order, each once",
-        )
     ends_before = profile.is_sglang and rule is not LayerRule.OUTPUT_UNLESS_LAST_IS_N
     last = (layers - 1 if ends_before else layers) if layers else None
     if last is not None and (min(takes) < 0 or max(takes) > last):
