@@ -68,9 +68,10 @@ def test_stated_marks_are_told_wherever_a_launch_is_told():
 def test_what_is_run_again_states_the_same_marks():
     mark = Measured(expectation=Expectation.read("tokens_per_s >= 400"), value=212, low=205, high=220)
     record = replace(RUN, judgement=replace(RUN.judgement, measured=(mark,)))
-    assert "shakedown run --expect 'tokens_per_s >= 400' --" in " ".join(rerun(record))
+    assert "--expect 'tokens_per_s >= 400' -- vllm" in " ".join(rerun(record)).replace("\\   ", "")
     assert next_steps(record) == (
         "shakedown isolate --expect 'tokens_per_s >= 400' -- CMD, with the same CMD",
     )
     search = replace(SEARCH, facts=(("expect", "ttft_ms <= 200; ready_s <= 60"),))
-    assert "isolate --expect 'ttft_ms <= 200' --expect 'ready_s <= 60' --" in " ".join(rerun(search))
+    again = " ".join(rerun(search)).replace("\\   ", "")
+    assert "isolate --expect 'ttft_ms <= 200' --expect 'ready_s <= 60' -- vllm" in again
