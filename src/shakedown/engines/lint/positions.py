@@ -43,7 +43,7 @@ def judge_positions(
     yield from _judge_spelling(settings.raw)
     if target:
         yield from _judge_length(settings.raw, target, profile)
-    yield from _judge_window(settings.raw, profile)
+    yield from _judge_window(settings, profile)
 
 
 def _judge_rope(
@@ -117,9 +117,10 @@ def _judge_length(raw: Mapping[str, Any], target: TargetConfig, profile: EngineP
         )
 
 
-def _judge_window(raw: Mapping[str, Any], profile: EngineProfile) -> Iterator[Finding]:
+def _judge_window(settings: Settings, profile: EngineProfile) -> Iterator[Finding]:
+    raw = settings.raw
     window = raw.get("sliding_window")
-    kinds = raw.get("layer_types") or []
+    kinds = (raw.get("layer_types") or [])[: settings.layers]  # the target's, where copied, is longer
     slides = "sliding_attention" in kinds or (not kinds and raw.get("use_sliding_window", window is not None))
     if not window or not slides:
         return
