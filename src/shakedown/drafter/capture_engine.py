@@ -10,7 +10,7 @@ import json
 import shutil
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from functools import cached_property
 from pathlib import Path
@@ -23,6 +23,7 @@ from safetensors import SafetensorError, safe_open
 from shakedown.drafter.capture import Request
 from shakedown.drafter.engine_process import EngineProcess, installed_version
 from shakedown.drafter.manifest import Backend
+from shakedown.drafter.saying import Say
 from shakedown.drafter.shards import Document
 from shakedown.drafter.target import Target
 from shakedown.errors import DataProblem, UsageError
@@ -54,7 +55,7 @@ class EngineCapture:
         longest: int,
         dtype: str = "auto",
         options: Mapping[str, Any] | None = None,
-        say: Callable[[str], None] = lambda text: None,
+        say: Say = lambda text: None,
     ) -> None:
         self.target = target
         self.backend = Backend(name=self.module, version=installed_version(python, self.module))

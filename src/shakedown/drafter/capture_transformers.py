@@ -5,7 +5,7 @@ It never keeps more of a batch than the states that are asked for.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from types import TracebackType
@@ -16,6 +16,7 @@ import transformers
 from shakedown.drafter.capture import Request, batches
 from shakedown.drafter.decoder import Decoder
 from shakedown.drafter.manifest import Backend
+from shakedown.drafter.saying import Say, seldom
 from shakedown.drafter.shards import Document
 from shakedown.drafter.target import Target
 from shakedown.errors import EnvironmentProblem
@@ -45,7 +46,7 @@ class TransformersCapture:
         dtype: torch.dtype = torch.bfloat16,
         batch_tokens: int = 8192,
         stream_tokens: int | None = None,
-        say: Callable[[str], None] = lambda text: None,
+        say: Say = lambda text: None,
     ) -> None:
         self.target = target
         self.backend = Backend(name="transformers", version=transformers.__version__)
@@ -55,7 +56,7 @@ class TransformersCapture:
         self._dtype = dtype
         self._batch_tokens = batch_tokens
         self._streamed = stream_tokens is not None
-        self._say = say
+        self._say = seldom(say)
         self._stack = ExitStack()
         self._decoder: Decoder | None = None
         self._seen: dict[int, torch.Tensor] = {}

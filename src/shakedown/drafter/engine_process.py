@@ -10,13 +10,14 @@ import os
 import subprocess
 import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from importlib import resources
 from multiprocessing import Pipe
 from pathlib import Path
 from types import TracebackType
 from typing import IO, Any
 
+from shakedown.drafter.saying import Say, seldom
 from shakedown.errors import EnvironmentProblem, UsageError
 from shakedown.redact import Redactor
 
@@ -34,7 +35,7 @@ class EngineProcess:
     """
 
     def __init__(
-        self, python: Path, script: str, settings: Mapping[str, Any], *, name: str, say: Callable[[str], None]
+        self, python: Path, script: str, settings: Mapping[str, Any], *, name: str, say: Say
     ) -> None:
         self._python = python
         self._script = script
@@ -91,12 +92,10 @@ class EngineProcess:
 
     def receive(self, doing: str) -> Any:
         """The engine's next answer. It may take as long as it needs, as long as it lives."""
-        started_s = said_s = time.monotonic()
+        started_s, speak = time.monotonic(), seldom(self._say, SAY_EVERY_S)
         while not self._connection.poll(1.0):
-            now_s = time.monotonic()
-            if now_s - said_s > SAY_EVERY_S:
-                said_s = now_s
-                self._say(f"{self._name}: {doing} for {now_s - started_s:.0f} s  {self._last_lines(1)[0]}")
+            seconds = time.monotonic() - started_s
+            speak(f"{self._name}: {doing} for {seconds:.0f} s  {self._last_lines(1)[0]}")
         try:
             return json.loads(self._connection.recv_bytes())
         except (EOFError, ConnectionError):
@@ -113,7 +112,9 @@ class EngineProcess:
     def _last_lines(self, count: int) -> Sequence[str]:
         size = self._log.seek(0, os.SEEK_END)
         text = os.pread(self._log.fileno(), LAST_BYTES, max(size - LAST_BYTES, 0)).decode(errors="replace")
-        lines = [line.strip() for line in text.splitlines() if line.strip()]
+        lines = [
+            line.strip() for line in text.splitlines() if line.strip(" ^~")
+        ]  # no pointers of a traceback
         redactor = Redactor.of(os.environ, [])
         return [redactor.redact_text(line)[:200] for line in lines[-count:]] or [""]
 

@@ -12,17 +12,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from shakedown.drafter.capture import Capture, Request, read_requests, refuse_not_finite
+from shakedown.drafter.saying import Say, seldom
 from shakedown.drafter.shards import BYTES_PER_STATE, Document
 from shakedown.drafter.states import StatesWriter
 from shakedown.drafter.target import Target
 from shakedown.errors import DataProblem, EnvironmentProblem, UsageError
 
-Say = Callable[[str], None]
-
 BYTES_PER_TOKEN = 4 + 1  # its id and its mask
 BYTES_PER_ROW = 8  # its number
 BYTES_PER_DOCUMENT = 2 * 8  # its start and its sample
-SAY_EVERY_S = 10.0
 LOOKED_AT = 8  # documents
 
 
@@ -118,7 +116,7 @@ def extract(
     `look` is shown the first few documents, and may raise. Raises DataProblem for states that are no numbers,
     EnvironmentProblem where a shard cannot be written.
     """
-    pace, left, said_s = Pace(), plan.tokens, time.monotonic()
+    pace, left, speak = Pace(), plan.tokens, seldom(say)
     first: list[Document] = []
     for window in windows(requests, capture):
         by_sample = {request.sample: request for request in window}
@@ -132,9 +130,7 @@ def extract(
                     look(first)
             writer.add(document)
             tokens += len(document.tokens)
-            if time.monotonic() - said_s > SAY_EVERY_S:
-                said_s = time.monotonic()
-                say(progress(plan, left - tokens, pace, tokens / (said_s - started_s)))
+            speak(progress(plan, left - tokens, pace, tokens / (time.monotonic() - started_s)))
         if by_sample:
             lost = next(iter(by_sample.values()))
             raise DataProblem(

@@ -5,7 +5,7 @@ It never looks at what an engine captured.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from contextlib import ExitStack
 
 import torch
@@ -14,9 +14,9 @@ from shakedown.drafter.capture import Request, batches
 from shakedown.drafter.capture_transformers import padded
 from shakedown.drafter.decoder import Decoder
 from shakedown.drafter.rungs import Ladder, distance, pick_rows
+from shakedown.drafter.saying import Say, seldom
 from shakedown.drafter.target import Target
 
-Say = Callable[[str], None]
 Climb = dict[int, tuple[torch.Tensor, dict[int, torch.Tensor]]]  # by sample: rungs [N + 2, R, H], branches
 
 
@@ -32,9 +32,9 @@ def build_ladders(
 ) -> list[Ladder]:
     """A ladder for each request, in order. `branches` are the rungs whose last addition is kept too;
     `exact_device` computes in float32, where that is another than `device`."""
-    groups = list(batches(requests, batch_tokens))
-    rounded = climb(Decoder(target, torch.bfloat16, device), groups, (), say)
-    exact = climb(Decoder(target, torch.float32, exact_device or device), groups, branches, say)
+    groups, speak = list(batches(requests, batch_tokens)), seldom(say)
+    rounded = climb(Decoder(target, torch.bfloat16, device), groups, (), speak)
+    exact = climb(Decoder(target, torch.float32, exact_device or device), groups, branches, speak)
     norm_weight = target.final_norm().float()
     return [
         Ladder(

@@ -5,7 +5,7 @@ It never goes on by itself: what it finds is handed back.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
@@ -17,6 +17,7 @@ from shakedown.drafter.ladders import build_ladders
 from shakedown.drafter.memory import layer_fits
 from shakedown.drafter.parity import ParityFinding, compare_states
 from shakedown.drafter.rungs import Ladder, pick_rows
+from shakedown.drafter.saying import Say
 from shakedown.drafter.shards import Document
 from shakedown.drafter.target import Target
 from shakedown.errors import DataProblem
@@ -32,9 +33,7 @@ def scanned_requests(samples: Path, sequences: int = SEQUENCES) -> list[Request]
     ]
 
 
-def scan_ladders(
-    target: Target, requests: Sequence[Request], *, device: str, say: Callable[[str], None]
-) -> list[Ladder]:
+def scan_ladders(target: Target, requests: Sequence[Request], *, device: str, say: Say) -> list[Ladder]:
     """The reference's side, made before a backend takes the memory."""
     say(f"parity: the reference computes {len(requests)} sequences, a layer at a time")
     ladders = build_ladders(

@@ -33,6 +33,7 @@ def make_engine(settings: dict[str, Any]) -> LLM:
         "model": settings["model"],
         "dtype": settings["dtype"],
         "max_model_len": settings["longest"] + 1,
+        "skip_tokenizer_init": True,  # tokens in, states out
         "enforce_eager": on_host,
         "disable_log_stats": True,
         **settings["options"],
