@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import pty
@@ -9,10 +10,12 @@ import re
 import select
 import shutil
 import signal
+import sqlite3
 import struct
 import subprocess
 import sys
 import termios
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -21,7 +24,7 @@ from pathlib import Path
 
 import psutil
 import pytest
-from stand_ins import STAND_IN, words_of
+from stand_ins import STAND_IN, running, words_of
 
 from shakedown.errors import LedgerProblem
 from shakedown.host.reach import free_port
@@ -49,14 +52,14 @@ class Place:
     def __call__(
         self, *words: str | bytes, env: Mapping[str, str] | None = None, **how: object
     ) -> subprocess.CompletedProcess[str]:
-        how = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "stdin": subprocess.DEVNULL, **how}
+        streams = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "stdin": subprocess.DEVNULL}
+        how = {"timeout": 50, **streams, **how}
         done: subprocess.CompletedProcess[str] = subprocess.run(
             [*SHAKEDOWN, *words],
             env={**self.env, **(env or {})},
             cwd=self.folder,
             text=True,
             errors="surrogateescape",
-            timeout=50,
             **how,  # type: ignore[call-overload]
         )
         for stream in (done.stdout, done.stderr):
@@ -417,7 +420,7 @@ def small_disk(place: Place) -> Iterator[Path]:
 
 
 def fill(disk: Path) -> None:
-    with open(disk / "filler", "wb", buffering=0) as filler:
+    with open(disk / "filler", "ab", buffering=0) as filler:
         try:
             while True:
                 filler.write(b"\0" * 4096)
@@ -437,11 +440,76 @@ def test_a_full_disk_is_called_full_and_space_helps(place: Place, small_disk: Pa
 
 
 @pytest.mark.slow
+def test_a_log_that_fills_the_disk_costs_no_verdict(place: Place, small_disk: Path, odd) -> None:
+    done = place("run", "--json", "--", *odd("flood"))
+    assert (done.returncode, json.loads(done.stdout)["verdict"]) == (0, "serves")
+
+
+@pytest.mark.slow
 def test_a_verdict_that_cannot_be_recorded_is_told_all_the_same(place: Place, small_disk: Path, odd) -> None:
-    done = place("run", "--", *odd("flood"))  # its log fills the disk
-    assert done.returncode == 125
-    assert "the disk is full" in done.stderr
-    assert "not recorded: the launch serves in serving" in done.stderr
+    words = [*SHAKEDOWN, "run", "--", *odd("serve")]
+    launch = subprocess.Popen(words, env=place.env, cwd=place.folder, stderr=subprocess.PIPE, text=True)
+    while not list(small_disk.glob("shakedown/runs/*/state.json")) and launch.poll() is None:
+        time.sleep(0.01)
+    with kept_full(small_disk):
+        _, err = launch.communicate(timeout=50)
+    assert (launch.returncode, "Traceback" in err) == (125, False), err
+    assert "the disk is full" in err
+    assert "not recorded: the launch serves in serving" in err
+
+
+@contextlib.contextmanager
+def kept_full(disk: Path) -> Iterator[None]:
+    """What is freed is taken at once."""
+    over = threading.Event()
+
+    def keep() -> None:
+        while not over.wait(0.001):
+            fill(disk)
+
+    thread = threading.Thread(target=keep)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(240)
+def test_a_disk_that_fills_in_mid_search_costs_no_finished_launch(place: Place, small_disk: Path) -> None:
+    command = (*stand_in(place), "--alpha", "--beta", "3")
+    env = {**place.env, "STAND_IN_FAULT": "crash:--alpha", "STAND_IN_LOAD_S": "1"}
+    words = [*SHAKEDOWN, "isolate", "--json", "--", *command]
+    search = subprocess.Popen(
+        words, env=env, cwd=place.folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    while not (finished := trials(place, "closed")) and search.poll() is None:
+        time.sleep(0.1)
+    fill(small_disk)
+    out, err = search.communicate(timeout=120)
+    assert (search.returncode, "Traceback" in err) == (125, False), err
+    assert "full" in json.loads(out or "{}").get("error", err) or "No space left" in err
+    assert not running("m")
+    (small_disk / "filler").unlink()
+    (entry,) = (
+        run for run in json.loads(place("runs", "--json").stdout)["runs"] if run["id"].startswith("s")
+    )
+    again = json.loads(place("isolate", "--json", "--resume", entry["id"], env=env, timeout=120).stdout)
+    assert [factor["name"] for factor in again["cause"]["factors"]] == ["--alpha"]
+    assert set(finished) <= {trial["id"] for trial in again["trials"] if trial["state"] == "finished"}
+
+
+def trials(place: Place, event: str) -> list[str]:
+    """IDs in the ledger's events of a kind; [] while there is no ledger."""
+    ledger = place.folder / "state" / "shakedown" / "ledger.db"
+    try:
+        with contextlib.closing(sqlite3.connect(f"file:{ledger}?mode=ro", uri=True)) as connection:
+            query = "SELECT entry_id FROM event WHERE kind = ? AND entry_id LIKE 't%'"
+            return [row[0] for row in connection.execute(query, (event,))]
+    except sqlite3.OperationalError:
+        return []
 
 
 def test_a_read_only_place_is_told(place: Place, small_disk: Path) -> None:

@@ -110,7 +110,7 @@ def test_nothing_of_the_launch_stands_on_a_command_line_and_the_folder_is_privat
         assert b"canary" not in Path(f"/proc/{run.supervisor.pid}/{name}").read_bytes()
     assert stat.S_IMODE(run.folder.stat().st_mode) == 0o700
     modes = {path.name: stat.S_IMODE(path.stat().st_mode) for path in run.folder.iterdir()}
-    assert modes == dict.fromkeys(["launch.log", "state.json", "supervisor.err"], 0o600)
+    assert modes == dict.fromkeys(["launch.log", "state.json", "state.spare", "supervisor.err"], 0o600)
 
 
 def test_a_broken_python_environment_of_the_launch_does_not_reach_the_supervisor(

@@ -117,12 +117,16 @@ class Run:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ending:
-    """What stopping left: processes that would not die, and shared memory that was swept."""
+    """What stopping left: processes that would not die, and shared memory that was swept.
+
+    `problem`: what was not recorded of the run, as where the disk was full; "" where all was.
+    """
 
     seconds: float
     left: tuple[ProcessSample, ...]
     swept_shm: tuple[str, ...]
     forced: bool  # a KILL was needed
+    problem: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

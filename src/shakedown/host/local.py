@@ -179,7 +179,13 @@ class LocalHost:
         if held := self._held.pop(run.folder, None):
             held.lifeline.close()
         seconds = time.monotonic() - began
-        return Ending(seconds=seconds, left=left, swept_shm=tuple(state.swept), forced=state.forced)
+        return Ending(
+            seconds=seconds,
+            left=left,
+            swept_shm=tuple(state.swept),
+            forced=state.forced,
+            problem=state.problem or "",
+        )
 
     def disarm(self, run: Run) -> None:
         """Let the run go on when this process ends. Raises HostProblem where another process holds it."""

@@ -103,17 +103,21 @@ class RedactedLog:
         self._write(note.encode())
 
     def _write(self, lines: bytes) -> None:
-        if not lines:
+        if not lines or self.problem:  # what came after a gap would be read as if there were none
             return
         room = self._segment_bytes if self._segment_start else self._head_bytes
-        if self._written - self._segment_start + len(lines) > room and self._written > self._segment_start:
-            self._start_segment()
         try:
+            if (
+                self._written - self._segment_start + len(lines) > room
+                and self._written > self._segment_start
+            ):
+                self._start_segment()
             view = memoryview(lines)
             while view:
                 view = view[os.write(self._descriptor, view) :]
         except OSError as problem:  # disk full: the run must be supervised to its end all the same
-            self.problem = f"{problem.strerror}: {len(lines)} bytes of log lost"
+            self.problem = f"its log ends early: {problem.strerror}"
+            return
         self._written = self._segment_start + os.fstat(self._descriptor).st_size
 
     def _start_segment(self) -> None:

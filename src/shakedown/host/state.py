@@ -14,6 +14,8 @@ from typing import Any
 from shakedown.host.procfs import ShmObject
 
 FILE = "state.json"
+_SPARE = "state.spare"  # room for the last words on a disk that others fill
+_SPARE_BYTES = 64 << 10
 _SCHEMA = 1
 
 
@@ -49,6 +51,24 @@ class RunState:
     forced: bool = False
     problem: str | None = None
     container: ContainerState | None = None
+
+
+def save_room(folder: Path) -> None:
+    """Keep room for `write_state`. Raises OSError where there is none left."""
+    handle = os.open(folder / _SPARE, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
+    try:
+        os.posix_fallocate(handle, 0, _SPARE_BYTES)
+    finally:
+        os.close(handle)
+
+
+def give_room(folder: Path) -> bool:
+    """Whether there was any left to give."""
+    try:
+        (folder / _SPARE).unlink()
+    except OSError:
+        return False
+    return True
 
 
 def write_state(folder: Path, state: RunState) -> None:

@@ -26,7 +26,7 @@ from shakedown.host.ladder import bring_down
 from shakedown.host.output import RawOutput, RedactedLog, drain
 from shakedown.host.scrub import Scrubber
 from shakedown.host.shm import ShmWatch, sweep
-from shakedown.host.state import ContainerState, RunState, write_state
+from shakedown.host.state import ContainerState, RunState, give_room, save_room, write_state
 from shakedown.redact import Redactor
 
 _PR_SET_CHILD_SUBREAPER = 36
@@ -50,6 +50,7 @@ class Supervisor:
         own_ticks = procfs.started_ticks(os.getpid()) or 0
         self._group = cgroup.make(f"shakedown-{os.getpid()}-{own_ticks}") if spec["cgroups"] else None
         redactor = Redactor.of(spec["env"], spec["argv"], spec["secrets"])
+        save_room(self._folder)
         self._raw = RawOutput(self._folder)
         self._log_bytes = int(spec["log_bytes"])
         self._log = RedactedLog(self._folder, Scrubber(redactor), limit_bytes=self._log_bytes)
@@ -121,6 +122,7 @@ class Supervisor:
         self._state.end_seconds = time.monotonic() - began
         self._state.ended = why
         self._save()
+        give_room(self._folder)
 
     def _is_hurried(self) -> bool:
         return self._asked > 1 or self._abandoned
@@ -164,7 +166,7 @@ class Supervisor:
             changed |= self._sample_shm(only_when_due=True)
         if self._state.exit and not self._family.members:
             self._log.finish_line()
-        if self._log.problem != self._state.problem:
+        if self._log.problem and self._log.problem != self._state.problem:
             self._state.problem = self._log.problem
             changed = True
         if changed:
@@ -238,8 +240,10 @@ class Supervisor:
     def _save(self) -> None:
         try:
             write_state(self._folder, self._state)
-        except OSError:  # the folder is gone or full: what is ours must be ended all the same
-            return
+        except OSError as problem:  # the folder is gone or full: what is ours must be ended all the same
+            if give_room(self._folder):
+                self._state.problem = self._state.problem or f"its state: {problem.strerror}"
+                self._save()
 
 
 def _swallow(descriptor: int) -> None:

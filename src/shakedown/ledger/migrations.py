@@ -55,7 +55,7 @@ def migrate(connection: sqlite3.Connection, steps: tuple[tuple[str, ...], ...] =
         if _version(connection, steps) == len(steps):
             return
     finally:
-        connection.execute("ROLLBACK")
+        _roll_back(connection)
     connection.execute("BEGIN IMMEDIATE")
     try:
         for step in steps[_version(connection, steps) :]:  # read again: another may have been faster
@@ -64,9 +64,14 @@ def migrate(connection: sqlite3.Connection, steps: tuple[tuple[str, ...], ...] =
         connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
         connection.execute(f"PRAGMA user_version = {len(steps)}")
     except BaseException:
-        connection.execute("ROLLBACK")
+        _roll_back(connection)
         raise
     connection.execute("COMMIT")
+
+
+def _roll_back(connection: sqlite3.Connection) -> None:
+    if connection.in_transaction:  # a full disk has ended it already
+        connection.execute("ROLLBACK")
 
 
 def _version(connection: sqlite3.Connection, steps: tuple[tuple[str, ...], ...]) -> int:

@@ -185,7 +185,16 @@ def joined(seen: Judgement, report: CanaryReport | None) -> Judgement:
 
 
 def with_ending(judgement: Judgement, ending: Ending | None, at_s: float) -> Judgement:
-    """A process that would not die is shouted, in the verdict itself."""
+    """A process that would not die is shouted, in the verdict itself; a failure half recorded is none."""
+    if ending is not None and ending.problem and not judgement.serves:
+        judgement = replace(
+            judgement,
+            verdict=Verdict.UNDECIDED,
+            cause=f"the launch was not recorded to its end: {ending.problem}",
+            fingerprint="not recorded",
+            would_change="room on the disk of the run folder",
+            environment=True,
+        )
     if ending is None or not ending.left:
         return judgement
     names = ", ".join(f"{process.name} (pid {process.pid}, state {process.state})" for process in ending.left)
