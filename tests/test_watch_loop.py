@@ -167,7 +167,7 @@ def test_a_known_spin_is_confirmed_in_a_second_window():
 
 
 def test_a_barrier_in_some_looks_is_no_spin():
-    """A kernel of many threads, on few cores: its main thread is caught waiting for the others now and then."""
+    """A kernel of many threads, on few cores: its main thread is caught waiting for the others at times."""
 
     def native(at_s, pid):
         leaf = "__kmp_barrier libiomp.so:1" if int(at_s) % 3 == 0 else "mkl_blas_sgemm libmkl.so:1"

@@ -147,7 +147,7 @@ class Join(torch.autograd.Function):
 
 
 def _join_shape(heads: int, kv_heads: int, width: int) -> dict[str, int]:
-    """A warp's lanes, eight numbers each, go along one or more whole rows: sums over a group stay in a lane."""
+    """A warp's lanes, eight numbers each, go along whole rows: sums over a group stay in a lane."""
     padded = triton.next_power_of_2(width)
     return {
         "HEADS": heads,
