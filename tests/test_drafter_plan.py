@@ -1,10 +1,11 @@
 """The plan of a build: defaults that fit the target, and a recipe whose every key is one that is read."""
 
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
 
-from shakedown.drafter.plan import read_plan
+from shakedown.drafter.plan import Plan, read_plan
 from shakedown.errors import UsageError
 
 
@@ -51,3 +52,19 @@ def test_what_no_stage_reads_is_refused(tmp_path: Path, text: str, what: str, hi
 def test_a_recipe_that_is_not_there_is_named(tmp_path: Path):
     with pytest.raises(UsageError, match=r"none\.toml cannot be read"):
         read_plan(tmp_path / "none.toml", 576)
+
+
+def test_the_documentation_names_every_key_of_a_recipe():
+    text = (Path(__file__).parents[1] / "docs" / "drafter.md").read_text()
+    table = text[text.index("## The recipe") : text.index("## On eight GPUs")]
+    for section in fields(Plan):
+        assert f"`{section.name}`" in table
+        missing = [
+            f"`{key.name}`" for key in fields(getattr(Plan(), section.name)) if f"`{key.name}`" not in table
+        ]
+        assert not missing, f"[{section.name}] {missing}"
+
+
+def test_the_recipe_of_the_example_is_read():
+    plan = read_plan(Path(__file__).parents[1] / "examples" / "smollm2-on-a-cpu.toml", 576)
+    assert plan.synth.samples is not None
