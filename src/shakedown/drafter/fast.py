@@ -139,6 +139,8 @@ def unroll(config: DrafterConfig, weights: Weights, embedding: Tensor, pack: Pac
     own_values: list[Tensor] = []
     features: list[Tensor] = []
     for step in range(steps):
+        if step:
+            state = normed(feature, weights.hidden_norm, eps)
         here = slice(step, step + len(rows))
         q = weights.hidden_q.times(state)
         queries, _ = turn(q, token_q[here], at + step, angles, turned=config.heads, width=width)
@@ -153,5 +155,4 @@ def unroll(config: DrafterConfig, weights: Weights, embedding: Tensor, pack: Pac
         opened = weights.gate_up.times(normed(feature, weights.post_norm, eps))
         feature = weights.down.times(gated(opened), plus=feature)
         features.append(feature)
-        state = normed(feature, weights.hidden_norm, eps)
     return torch.stack(features)
