@@ -9,11 +9,14 @@ from shakedown.core import (
     FactorKind,
     Judgement,
     Measured,
+    Outcome,
     Phase,
     Purpose,
+    Rung,
     Verdict,
     missed_fingerprint,
 )
+from shakedown.isolate import Ladder, isolate
 from shakedown.isolate.judge import Showing, classify
 
 
@@ -93,3 +96,17 @@ def test_only_failures_that_miss_a_common_mark_are_one_failure():
     crawl = Judgement(verdict=Verdict.SLOW, phase=Phase.SERVING, fingerprint="canary: slow decode")
     assert classify(both, SLOW.signature) is classify(SLOW, both.signature) is Showing.FAILS
     assert classify(late, SLOW.signature) is classify(crawl, SLOW.signature) is Showing.OTHER
+
+
+def test_a_base_that_is_slow_is_not_blamed_on_its_weights_because_fewer_layers_are_faster():
+    rungs = (Rung(name="matmul", title="x"), Rung(name="tiny", title="y", same=True))
+    ladder = Ladder(rungs=rungs, beyond="the weights of this model")
+
+    def oracle(experiment):
+        judgement = SERVES if experiment.rung else SLOW
+        return Outcome(trial_id=experiment.rung or "t", judgement=judgement, seconds=1.0)
+
+    conclusion = isolate(factors_of(3), oracle, seed=1, ladder=ladder)
+    assert [(cause.kind, cause.rung) for cause in conclusion.causes] == [(CauseKind.BASE, None)]
+    assert conclusion.ended is Ended.NOT_PROVEN
+    assert "tiny" not in {step.experiment.rung for step in conclusion.steps}

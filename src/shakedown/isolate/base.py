@@ -57,9 +57,10 @@ def climb(ladder: Ladder, look: Callable[[Rung, bool], Outcome], top: Outcome) -
     is what safe mode has beyond the last of them.
     """
     below: Outcome | None = None
-    wrong = top.judgement.verdict is Verdict.WRONG  # made-up weights answer wrongly whatever is broken
+    # Made-up weights answer wrongly whatever is broken, and fewer layers are faster whatever slows them.
+    incomparable = top.judgement.verdict in (Verdict.WRONG, Verdict.SLOW)
     for rung in ladder.rungs:
-        if rung.same and wrong:
+        if rung.same and incomparable:
             continue
         outcome = look(rung, False)
         if not outcome.judgement.serves:
@@ -75,7 +76,7 @@ def climb(ladder: Ladder, look: Callable[[Rung, bool], Outcome], top: Outcome) -
                 )
             outcome = second  # it failed once and passed once: nothing is proven by that
         below = outcome
-    if below is None or wrong or not ladder.beyond:
+    if below is None or incomparable or not ladder.beyond:
         return NO_LADDER
     return RungFinding(
         rung=ladder.beyond,
