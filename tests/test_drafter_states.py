@@ -177,6 +177,7 @@ def test_a_folder_with_other_states_is_not_written_into(tmp_path, other):
     write(tmp_path, range(3))
     with pytest.raises(UsageError, match=f"holds other states: its {next(iter(other))} is"):
         StatesWriter(tmp_path, replace(MANIFEST, **other))
+    write(tmp_path, range(3))  # and it is not held by who was refused
 
 
 def test_two_writers_are_refused(tmp_path):

@@ -138,9 +138,13 @@ class StatesWriter:
         self._writing: deque[Future[Shard]] = deque()
         folder.mkdir(parents=True, exist_ok=True)
         self._lock = take_lock(folder)
-        self.manifest = self._resumed(replace(manifest, shards=(), complete=False))
-        self.done = self._samples_written()
-        self._next = 1 + max((shard_number(entry.file) for entry in self.manifest.shards), default=-1)
+        try:
+            self.manifest = self._resumed(replace(manifest, shards=(), complete=False))
+            self.done = self._samples_written()
+            self._next = 1 + max((shard_number(entry.file) for entry in self.manifest.shards), default=-1)
+        except BaseException:
+            os.close(self._lock)
+            raise
 
     def _resumed(self, wanted: StatesManifest) -> StatesManifest:
         if not (self.folder / MANIFEST).exists():
