@@ -276,6 +276,7 @@ def main() -> None:
         "longest": chosen.longest,
         "tokens": plan_of(requests).tokens,
         "rounds": len(ours),
+        "load": os.getloadavg()[0],  # above the number of cores the clock measures our neighbours
         "versions": {"torch": torch.__version__, "transformers": transformers.__version__},
         "bare_tokens_per_s": statistics.median(rate[0] for rate in bare),
         "captured_tokens_per_s": statistics.median(rate[0] for rate in ours),
