@@ -1,0 +1,158 @@
+"""Held-out acceptance at equal steps: our trainer and speculators on the same text from the same weights.
+
+    python benchmarks/drafter_learning.py [--steps 200] [--seeds 2]
+
+A small target that is known exactly: each token's state is a vector, the next token is drawn from head times
+state, and the three captured states are noisy views of this vector and the one before. Both trainers get the
+same batches in the same order, AdamW with the same rates, the same three steps, the head frozen (speculators
+ships so) or trained. Both are judged by the same code on text that neither saw. Some minutes a seed on a CPU;
+speculators (0.9.0) must be importable.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import warnings
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from drafter_rivals import Document, Ours, Size, Speculators, World, masked
+from torch import Tensor
+
+from shakedown import __version__
+from shakedown.drafter.architecture import Drafter
+from shakedown.drafter.curves import Acceptance
+from shakedown.drafter.provenance import provenance
+from shakedown.drafter.recipe import Recipe
+from shakedown.drafter.vocabulary import choose_vocabulary, count_generated, share_covered
+
+SIZE = Size(
+    name="learning", hidden=64, intermediate=192, heads=4, kv_heads=2, vocab=400, draft_vocab=256, layers=12
+)
+LENGTH, BATCH, TEXTS, HELD_OUT = 64, 6, 96, 32
+SHARPNESS = 3.0  # of the target's distribution: its best token has about a half of the probability
+NOISE = 0.5  # of the captured states
+DENSITY = 0.8
+
+
+class Source:
+    """The target: writes text, and says what its states are."""
+
+    def __init__(self, seed: int) -> None:
+        self.random = torch.Generator().manual_seed(seed)
+        self.states = self._unit(torch.randn(SIZE.vocab, SIZE.hidden, generator=self.random))
+        self.head = torch.randn(SIZE.vocab, SIZE.hidden, generator=self.random) * SHARPNESS / 8
+        self.views = torch.randn(3, 2 * SIZE.hidden, SIZE.hidden, generator=self.random) * 128**-0.5
+
+    @staticmethod
+    def _unit(x: Tensor) -> Tensor:
+        return x / x.square().mean(-1, keepdim=True).sqrt()
+
+    def text(self) -> Document:
+        shares = (self.states @ self.head.T).softmax(-1)
+        tokens = [int(torch.randint(SIZE.vocab, (1,), generator=self.random))]
+        while len(tokens) < LENGTH:
+            tokens.append(int(torch.multinomial(shares[tokens[-1]], 1, generator=self.random)))
+        now = self.states[tokens]
+        seen = torch.cat([now, now.roll(1, 0)], dim=1)
+        noise = torch.randn(LENGTH, 3 * SIZE.hidden, generator=self.random) * NOISE
+        aux = torch.cat([seen @ view for view in self.views], dim=1) + noise
+        whole = torch.ones(LENGTH, dtype=torch.uint8)
+        return Document(tokens=torch.tensor(tokens, dtype=torch.int32), mask=whole, aux=aux, every_last=now)
+
+
+def world_of(source: Source, texts: list[Document], seed: int) -> World:
+    counts = count_generated(((text.tokens, text.mask) for text in texts), SIZE.vocab)
+    vocabulary = choose_vocabulary(counts, SIZE.draft_vocab)
+    torch.manual_seed(seed)
+    drafter = Drafter(SIZE.config(), source.states)
+    drafter.lm_head.weight.data.copy_(source.head[vocabulary.target_ids])
+    print(f"the draft vocabulary covers {share_covered(counts, vocabulary):.1%} of the text")
+    batches = [masked(texts[at : at + BATCH], DENSITY) for at in range(0, len(texts), BATCH)]
+    return World(size=SIZE, drafter=drafter, vocabulary=vocabulary, head=source.head, batches=batches)
+
+
+def judged(world: World, weights: dict[str, Tensor], held_out: list[Document], recipe: Recipe) -> Acceptance:
+    """By our own evaluation, whoever trained the weights."""
+    drafter = Drafter(SIZE.config(), world.drafter.embedding)
+    drafter.load_state_dict(weights)
+    judge = Ours(replace(world, drafter=drafter), torch.device("cpu"), recipe=recipe)
+    judge.load([held_out])
+    return judge.trainer.evaluate(judge.packs, str)
+
+
+def theirs_as_ours(rival: Speculators, drafter: Drafter) -> dict[str, Tensor]:
+    found = {name.replace("layers.0.", "midlayer."): w for name, w in rival.model.state_dict().items()}
+    return {name: found[name].float() for name in drafter.state_dict()}
+
+
+def compare(seed: int, steps: int, look_every: int, *, train_head: bool) -> list[dict[str, Any]]:
+    source = Source(seed)
+    texts = [source.text() for _ in range(TEXTS)]
+    held_out = masked([source.text() for _ in range(HELD_OUT)], DENSITY)
+    recipe = Recipe(
+        steps=3,
+        decay=1.0,
+        clip=1.0,
+        beta2=0.999,
+        learning_rate=2e-3,
+        final_share=0.0,
+        freeze_head=not train_head,
+    )
+    device, rows = torch.device("cpu"), []
+    start = {name: w.clone() for name, w in world_of(source, texts, seed).drafter.state_dict().items()}
+    for name in ("shakedown", "speculators"):
+        world = world_of(source, texts, seed)
+        if name == "shakedown":
+            contestant: Any = Ours(world, device, recipe=recipe)
+        else:
+            contestant = Speculators(world, device, recipe=recipe, train_head=train_head)
+        contestant.load(world.batches)
+        for step in range(steps):
+            contestant.step(step)
+            if (step + 1) % look_every == 0:
+                mine = name == "shakedown"
+                weights = world.drafter.state_dict() if mine else theirs_as_ours(contestant, world.drafter)
+                weights = {name: w.clone() for name, w in weights.items()}
+                assert not torch.equal(weights["fc.weight"], start["fc.weight"])
+                found = judged(world, weights, held_out, recipe)
+                row = {"seed": seed, "trainer": name, "head": "trained" if train_head else "frozen"}
+                rows.append(
+                    {**row, "step": step + 1, "by_step": found.by_step, "walk": found.tokens_per_round}
+                )
+                print(
+                    f"seed {seed} {name:11} head {row['head']:7} step {step + 1:4} {found.line()}", flush=True
+                )
+    return rows
+
+
+def main() -> None:
+    options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    options.add_argument("--steps", type=int, default=200)
+    options.add_argument("--seeds", type=int, default=2)
+    options.add_argument("--look-every", type=int, default=50)
+    options.add_argument("--out", type=Path, default=Path(__file__).parent / "results")
+    chosen = options.parse_args()
+    warnings.simplefilter("ignore")  # of transformers, about what speculators calls
+    print(f"shakedown {__version__}, torch {torch.__version__}")
+    rows = []
+    for seed in range(chosen.seeds):
+        for train_head in (False, True):
+            rows += compare(seed, chosen.steps, chosen.look_every, train_head=train_head)
+            found = {"provenance": provenance(), "rows": rows}
+            (chosen.out / "drafter_learning.json").write_text(json.dumps(found, indent=1) + "\n")
+    print("mean over seeds at the last step    first draft accepted    tokens a round")
+    for head in ("frozen", "trained"):
+        for name in ("shakedown", "speculators"):
+            last = [r for r in rows if (r["trainer"], r["head"], r["step"]) == (name, head, chosen.steps)]
+            first, walk = ([r["by_step"][0] for r in last], [r["walk"] for r in last])
+            means = f"{statistics.mean(first):22.3f} {statistics.mean(walk):17.3f}"
+            print(f"{name:11} head {head:7}          {means}")
+
+
+if __name__ == "__main__":
+    main()
