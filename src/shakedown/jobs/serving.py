@@ -49,7 +49,7 @@ def running_server(url: str) -> Target:
         model=None,
         api_key=key,
         logprobs=LogprobStyle.NONE,
-        health_path=None,
+        health_path="/health",
         engine="generic",
     )
     return named(target)
