@@ -80,8 +80,9 @@ def write_states(folder: Path, target: Target, documents: list[Document]) -> Pat
     return folder
 
 
-@pytest.fixture(autouse=True)
+@pytest.fixture(autouse=True, scope="module")
 def one_thread():
+    """Before any training of this module: sums in another order are not equal to the bit."""
     torch.set_num_threads(1)
 
 

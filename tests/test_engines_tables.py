@@ -72,7 +72,9 @@ def test_a_script_stands_alone_and_runs_on_a_bare_interpreter(name):
     script = engine_named(name).flags_script
     compile(script, name, "exec")
     assert "import shakedown" not in script
-    done = subprocess.run([sys.executable, "-"], input=script, capture_output=True, text=True, timeout=30)
+    done = subprocess.run(
+        [sys.executable, "-I", "-S", "-"], input=script, capture_output=True, text=True, timeout=30
+    )
     assert done.returncode != 0
     assert isinstance(read_table(done.stdout, engine=name, source="live"), Missing)
 
