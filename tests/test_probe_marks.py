@@ -77,6 +77,12 @@ def test_pace_and_wait_are_measured_by_few_requests_where_they_are_clear():
     assert slow.samples == late.samples == LEAST
 
 
+def test_the_server_is_asked_under_the_name_it_serves():
+    with serving("http_model.py", "--name", "served", model="folder/of/it") as target:
+        (measured,) = measure(target, stated("tokens_per_s >= 1"), deadline_s=20.0)
+    assert measured.met is True
+
+
 def test_marks_that_are_met_are_said_to_be():
     fast, soon = measured("tokens_per_s >= 20", "ttft_ms <= 5000", arguments=("--pace", "400"))
     assert (fast.met, soon.met) == (True, True)

@@ -8,18 +8,20 @@ from __future__ import annotations
 import re
 import uuid
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from shakedown.core import Expectation, Mark, Measured
 from shakedown.probe import passages
 from shakedown.probe.answers import Spoken, dig, parse, read_text, refusal
 from shakedown.probe.client import Answer, Failure, Target, send
 from shakedown.probe.questions import Budget, ask_long
+from shakedown.probe.ready import served_model
 from shakedown.probe.samples import LEAST, interval
 
 TOKENS = 64  # a request: long enough for a pace, and for some twenty rounds of speculation
 MOST_REQUESTS = 12
 REQUEST_S = 30.0
+MODELS_S = 5.0
 METRICS, GENERATE = "/metrics", "/generate"
 _COUNTER = re.compile(r"^vllm:spec_decode_num_(drafts|accepted_tokens)_total(?:\{[^}]*\})? ([\d.eE+]+)", re.M)
 NO_ROUNDS = "the server counts no rounds of speculation"
@@ -58,6 +60,7 @@ def measure(
     """
     series = [_Series(it, []) for it in expectations if it.mark is not Mark.READY_S]
     budget = Budget(deadline_s)
+    target = replace(target, model=served_model(target, budget.left_s(MODELS_S))) if series else target
     for number in range(MOST_REQUESTS + 1):
         if not series or abandoned() or budget.left_s() <= 0 or _decided(series, spread):
             break
