@@ -362,6 +362,7 @@ def record(found: Mapping[str, list[Outcome]], output: Path) -> None:
     for name, outcomes in found.items():
         cases[name] = {
             "at": datetime.now(UTC).isoformat(timespec="seconds"),
+            "load": round(os.getloadavg()[2], 1),  # of the last 15 minutes: seconds are its as well
             "runs": len(outcomes),
             "left": sum(it.left for it in outcomes),
             "uninterruptible": sum(it.stuck for it in outcomes),
