@@ -77,7 +77,7 @@ def test_it_returns_before_the_verdict_and_the_watcher_closes_the_record(scene: 
 
 
 def test_following_ends_with_the_verdict_and_the_exit_code_of_the_run(scene: Scene) -> None:
-    trial = scene.detach(STAND_IN_LOAD_S="1", STAND_IN_FAULT="crash:").document["id"]
+    trial = scene.detach(STAND_IN_LOAD_S="6", STAND_IN_FAULT="crash:").document["id"]
     said = scene.shakedown("show", trial, "--follow")
     assert (said.code, said.document["verdict"], said.document["state"]) == (1, "crashed", "finished")
     assert said.document["command"] == "show"
