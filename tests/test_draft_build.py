@@ -152,6 +152,6 @@ def test_a_toy_recipe_is_built_on_a_real_engine_on_the_cpu(tmp_path: Path, port:
     found = build(model, tmp_path, None, text.replace("--port 18321", f"--port {port}")).document
     assert [each["stage"] for each in found["stages"]] == list(STAGES)
     assert found["samples"] >= 16
-    assert 1 < found["tokens_per_round"]["value"] < 4
+    assert 1 <= found["tokens_per_round"]["value"] < 4
     assert {each["verdict"] for each in found["engines"]} >= {"serves as trained"}
     assert not reach.is_listening(port)
