@@ -5,7 +5,7 @@ It never asks for an experiment.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from shakedown.core import Signature, Step
@@ -34,7 +34,7 @@ class Arena:
     def one_less(self, members: Names, member: str) -> Names:
         return self.floor | self.needs.without(self.needs.with_needs(members), {member})
 
-    def removed(self, members: Names) -> Names:
+    def removed(self, members: Iterable[str]) -> Names:
         return self.needs.without(self.universe, members)
 
 

@@ -12,9 +12,10 @@ from itertools import combinations
 import numpy as np
 from numpy.typing import NDArray
 
-from shakedown.isolate.arena import Arena, Reading
+from shakedown.isolate.arena import Arena, Reading, Tally
 from shakedown.isolate.closure import Dependencies, Names
-from shakedown.isolate.judge import EPSILON, Showing
+from shakedown.isolate.doubt import Doubt
+from shakedown.isolate.judge import EPSILON, ERROR, Showing
 
 Floats = NDArray[np.float64]
 Bools = NDArray[np.bool_]
@@ -22,12 +23,9 @@ Bools = NDArray[np.bool_]
 # An assumption until a ledger refits it: base, one, two, three factors, two causes of one factor each.
 BASE, ONE, TWO, THREE, APART = 0.20, 0.52, 0.17, 0.05, 0.06
 RATES = (0.99, 0.9, 0.8, 0.7, 0.6, 0.5, 0.4, 0.3, 0.2, 0.1)
-MISLED = (
-    0.3  # share of the prior that ignores evidence (inverted, three factors cost 22.6 launches, not 25.4)
-)
+# Clues are followed, ignored or turned round: a stack often names what waits, not what is waited for.
+FOLLOWED, IGNORED, TURNED = 0.7, 0.15, 0.15
 DOUBT = 0.01  # prior probability that no hypothesis holds
-SPARED = (0.98, 0.9, 0.65)  # then: chance that removing one factor spares the failure
-SLIP = 0.03  # then: chance that a foretold reading is not so
 MOST_FOR_THREES = 40  # beyond, sets of three are drawn from the likeliest 40 only: 9,880 of them
 
 
@@ -43,26 +41,39 @@ class Belief:
     """A posterior over hypotheses and rates, updated by readings of one arena."""
 
     def __init__(self, arena: Arena, weights: Mapping[str, float], sure: float) -> None:
-        """`sure` is the prior probability that the failure shows (nearly) every time."""
+        """`sure` is the prior probability that the failure shows (nearly) every time.
+
+        The other rates are the likelier the higher: the failure showed when it was reproduced.
+        """
         self.arena = arena
         self.names = arena.variables
         shares = np.array([weights[name] for name in self.names])
         self._members, self._apart, prior = _hypotheses(
             arena, shares / shares.sum() if len(shares) else shares
         )
-        rate_prior = np.array([sure] + [(1 - sure) / (len(RATES) - 1)] * (len(RATES) - 1))
-        self._log = np.log(prior)[:, None] + np.log(rate_prior)[None, :]
+        flaky = np.array(RATES[1:])
+        rates = np.append(sure, (1 - sure) * flaky / flaky.sum())
+        self._log = np.log(prior)[:, None] + np.log(rates)[None, :]
         self._unexplained = np.zeros(len(prior), dtype=bool)
         self._doubt = Doubt()
         self._seen = 0
+        self._begun = False
         self._refresh()
 
     def update(self, readings: Sequence[Reading]) -> None:
-        """Take in the readings not taken in yet (they only grow at the end)."""
+        """Take in the readings not taken in yet (they only grow at the end).
+
+        The first failure of everything tells nothing: without it there would be no search.
+        """
         for reading in readings[self._seen :]:
-            if reading.showing in (Showing.FAILS, Showing.SERVES):
-                self._doubt.observe(reading.kept, reading.showing is Showing.FAILS)
-                self._observe(self.vector(reading.kept), reading.showing is Showing.FAILS)
+            failed = reading.showing is Showing.FAILS
+            if not failed and reading.showing is not Showing.SERVES:
+                continue
+            self._doubt.observe(reading.kept, failed)
+            if failed and not self._begun and reading.kept == self.arena.universe:
+                self._begun = True
+            else:
+                self._observe(self.vector(reading.kept), failed)
         if len(readings) > self._seen:
             self._seen = len(readings)
             self._refresh()
@@ -88,6 +99,17 @@ class Belief:
     def rate(self) -> float:
         return float(np.dot(RATES, self._rate_shares))
 
+    def carries(self, kept: Names) -> float:
+        """The probability that a configuration can fail, by all that was seen anywhere."""
+        return float(self.shares @ self.contains(self.vector(kept)[None, :])[:, 0])
+
+    def decide(self, kept: Names, seen: Tally) -> Showing:
+        """What a configuration shows: its own looks must agree with what is believed of it."""
+        carries = self.carries(kept)
+        if seen.fails and carries >= 1 - ERROR:
+            return Showing.FAILS
+        return Showing.SERVES if seen.serves and carries <= ERROR else Showing.UNKNOWN
+
     @property
     def unexplained(self) -> float:
         """The probability of the hypotheses that leave some failure unexplained."""
@@ -95,7 +117,7 @@ class Belief:
 
     @property
     def misfit(self) -> float:
-        """The probability that no hypothesis here holds, against one that only expects monotony."""
+        """The probability that no hypothesis holds, against `Doubt`, which only expects monotony."""
         return float(DOUBT / (DOUBT + (1 - DOUBT) * np.exp(self._evidence - self._doubt.log)))
 
     def guesses(self, count: int) -> tuple[Guess, ...]:
@@ -137,40 +159,6 @@ class Belief:
         return Guess(sets=tuple(frozenset({self.names[column]}) for column in pair), probability=probability)
 
 
-class Doubt:
-    """What to expect of each reading if no hypothesis holds: a failure shows every time, more factors
-    never help, and each factor removed may, on its own, end it with a share not known."""
-
-    def __init__(self) -> None:
-        self._logs = np.full(len(SPARED), -np.log(len(SPARED)))
-        self._read: list[tuple[Names, bool]] = []
-
-    @property
-    def log(self) -> float:
-        """The log-likelihood of the readings so far."""
-        top = self._logs.max()
-        return float(top + np.log(np.exp(self._logs - top).sum()))
-
-    def observe(self, kept: Names, failed: bool) -> None:
-        expected = self._expected(kept)
-        self._logs += np.log(expected if failed else 1 - expected)
-        self._read.append((kept, failed))
-
-    def _expected(self, kept: Names) -> Floats:
-        """For each share, the probability that this configuration fails."""
-        spared = np.array(SPARED)
-        same = [failed for names, failed in self._read if names == kept]
-        fails = any(failed and names <= kept for names, failed in self._read)
-        serves = any(not failed and names >= kept for names, failed in self._read)
-        if same or fails is not serves:
-            foretold = same[-1] if same else fails
-            return np.full_like(spared, 1 - SLIP if foretold else SLIP)
-        removed = min(
-            (len(names - kept) for names, failed in self._read if failed and names >= kept), default=0
-        )
-        return np.asarray(np.clip(spared**removed, SLIP, 1 - SLIP))
-
-
 def _hypotheses(arena: Arena, shares: Floats) -> tuple[NDArray[np.float32], NDArray[np.intp], Floats]:
     """Rows of joint members (first the empty one: base), pairs apart, and their prior.
 
@@ -209,4 +197,6 @@ def _same(first: str, name: str, needs: Dependencies) -> bool:
 def _spread(total: float, products: Floats) -> Floats:
     if not len(products):
         return products
-    return np.asarray(total * ((1 - MISLED) * products / products.sum() + MISLED / len(products)))
+    turned = 1 / products
+    followed = FOLLOWED * products / products.sum() + TURNED * turned / turned.sum()
+    return np.asarray(total * (followed + IGNORED / len(products)))

@@ -22,13 +22,11 @@ from shakedown.core import (
     Step,
     Workaround,
 )
-from shakedown.isolate.arena import read
 from shakedown.isolate.base import NO_RUNGS, Ladder, base_cause
 from shakedown.isolate.certify import (
     ALONE,
     ONE_LESS,
     WORKAROUND,
-    Evidence,
     base_demand,
     check,
     demands_of,
@@ -110,7 +108,7 @@ def _causes(search: Search) -> tuple[Cause, ...]:
     if search.base is not None:
         arena = search.arena
         assert arena is not None, "a base cause without a search"
-        evidence = Evidence(read(search.book.steps, arena), search.inquiry.rates)
+        evidence = search.inquiry.evidence(arena)
         safe_mode = check(evidence, [base_demand(arena)], {})
         return (base_cause(safe_mode, search.base),)
     return tuple(_cause(search, finding) for finding in search.findings)
@@ -120,7 +118,6 @@ def _cause(search: Search, finding: Finding) -> Cause:
     assert finding.members, "an empty cause"
     arena = finding.arena
     steps = search.book.steps
-    evidence = Evidence(read(steps, arena), finding.rates)
     instead = {
         step.outcome.trial_id: f"{step.outcome.trial_id}: {shown(step.outcome.judgement)}"
         for step in steps
@@ -130,7 +127,7 @@ def _cause(search: Search, finding: Finding) -> Cause:
     }
     demanded = demands_of(arena, finding.members)
     certificate = [
-        (name, check(evidence, [demand for demand in demanded if demand.check == name], instead))
+        (name, check(finding.evidence, [demand for demand in demanded if demand.check == name], instead))
         for name in (ALONE, ONE_LESS)
     ]
     mentioned = finding.members & frozenset(name for name, _ in search.substitutes)

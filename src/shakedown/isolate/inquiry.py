@@ -5,13 +5,18 @@ It never chooses the configuration.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from shakedown.core import Outcome, Purpose
 from shakedown.isolate.arena import Arena, Rates, read
-from shakedown.isolate.certify import Evidence
+from shakedown.isolate.certify import Evidence, by_wald
 from shakedown.isolate.closure import Names
 from shakedown.isolate.judge import Showing, classify, decide
 from shakedown.isolate.notebook import Notebook, Substitutes
 from shakedown.isolate.tell import conclude
+
+if TYPE_CHECKING:
+    from shakedown.isolate.beliefs import Belief
 
 MOST_LOOKS = (
     12  # at one configuration; at the lowest rate that is searched, 0.2, fourteen bound a miss at 5 %
@@ -24,11 +29,21 @@ class Inquiry:
 
     def __init__(self, book: Notebook) -> None:
         self.book = book
+        self.belief: Belief | None = None  # None: each configuration is judged by itself
         self.rates: Rates = ((1.0, 1.0),)
 
     @property
     def rate(self) -> float:
         return sum(rate * share for rate, share in self.rates)
+
+    def evidence(self, arena: Arena) -> Evidence:
+        """All looks so far as they bear on an arena, and what they settle."""
+        readings = read(self.book.steps, arena)
+        if self.belief is None:
+            return Evidence(readings, by_wald(self.rates))
+        self.belief.update(readings)
+        self.rates = self.belief.rates
+        return Evidence(readings, self.belief.decide)
 
     def look(
         self,
@@ -60,7 +75,7 @@ class Inquiry:
 
     def _settled(self, arena: Arena, kept: Names, substitutes: Substitutes, *, whole: bool) -> Showing:
         if not substitutes:
-            return Evidence(read(self.book.steps, arena), self.rates).shows(kept, whole=whole)
+            return self.evidence(arena).shows(kept, whole=whole)
         own = self._own(arena, kept, substitutes)
         fails, serves = own.count(Showing.FAILS), own.count(Showing.SERVES)
         if not fails and not serves:

@@ -19,9 +19,9 @@ if TYPE_CHECKING:
     from shakedown.isolate.beliefs import Belief, Guess
 
 MOST_GUESSES = 8
-MOST_PURSUED = 3  # leads whose missing proofs raise the value of an experiment
-SUSPECT_RATE = 0.75  # flake rate below which a set that failed is looked at again before it is believed
+SUSPECT_RATE = 0.5  # flake rate below which a set that failed is looked at again before it is believed
 MOST_CONTROLS = 4
+MOST_PURSUED = 3  # leads whose missing proofs raise the value of an experiment
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

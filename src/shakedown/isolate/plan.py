@@ -36,21 +36,21 @@ def propose(
     belief: Belief,
     readings: Sequence[Reading],
     wanted: Sequence[Wanted],
-    settled: Callable[[Names], bool],
+    hopeless: Callable[[Names], bool],
     costs: Costs,
     seed: int,
     purpose: Purpose,
 ) -> Proposal | None:
-    """The best experiment, or None where none tells anything. Repeats a configuration not `settled`."""
+    """The best experiment, or None where none tells anything. What is `hopeless` fails in another way."""
     arena = belief.arena
     proofs = {belief.vector(item.kept).tobytes(): item for item in reversed(wanted)}
     kept = _candidates(belief, wanted, np.random.default_rng([seed, len(readings)]))
-    kept = _usable(kept, belief, proofs, settled)
+    kept = _usable(kept, belief, proofs, hopeless)
     if not len(kept):
         return None
     scores = _Scores(belief, kept, proofs, readings, costs)
     for _ in range(2):
-        flipped = _usable(_neighbours(kept[scores.best], belief), belief, proofs, settled)
+        flipped = _usable(_neighbours(kept[scores.best], belief), belief, proofs, hopeless)
         more = _Scores(belief, flipped, proofs, readings, costs) if len(flipped) else scores
         if more.value[more.best] <= scores.value[scores.best]:
             break
@@ -133,7 +133,7 @@ def _neighbours(kept: Bools, belief: Belief) -> Bools:
 
 
 def _usable(
-    kept: Bools, belief: Belief, proofs: Mapping[bytes, Wanted], settled: Callable[[Names], bool]
+    kept: Bools, belief: Belief, proofs: Mapping[bytes, Wanted], hopeless: Callable[[Names], bool]
 ) -> Bools:
     """The candidates closed over what needs what, each once, less those whose answer is known."""
     needs, names = belief.arena.needs.needs, belief.names
@@ -144,7 +144,7 @@ def _usable(
     for index in np.argsort(first, kind="stable"):
         row = unique[index]
         inside = frozenset(name for name, stays in zip(names, row, strict=True) if stays)
-        if row.tobytes() in proofs or not settled(belief.arena.floor | inside):
+        if row.tobytes() in proofs or not hopeless(belief.arena.floor | inside):
             rows.append(row)
     return np.array(rows, dtype=bool).reshape(-1, len(names))
 

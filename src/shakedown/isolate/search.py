@@ -9,44 +9,24 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from shakedown.core import (
-    Check,
-    Ended,
-    Factor,
-    Judgement,
-    Oracle,
-    Outcome,
-    Purpose,
-    Rung,
-    Step,
-    Verdict,
-    Workaround,
-)
+from shakedown.core import Ended, Factor, Judgement, Oracle, Purpose, Step
 from shakedown.errors import BudgetSpent
-from shakedown.isolate.arena import Arena, Rates, Reading, read
-from shakedown.isolate.base import NO_LADDER, Ladder, RungFinding, climb
+from shakedown.isolate.arena import Arena
+from shakedown.isolate.base import NO_LADDER, Ladder, RungFinding
 from shakedown.isolate.certify import Evidence, remedies, spoken
 from shakedown.isolate.closure import Dependencies, Names
-from shakedown.isolate.factors import describe_changes
-from shakedown.isolate.inquiry import SURE, Inquiry
+from shakedown.isolate.descent import Descent
+from shakedown.isolate.inquiry import Inquiry
 from shakedown.isolate.judge import Showing
-from shakedown.isolate.leads import control, find_leads, least_failing, wanted
 from shakedown.isolate.notebook import Inconclusive, Notebook, SearchLimits
 from shakedown.isolate.nulls import find_floor, reproduce
 from shakedown.isolate.prior import Clues, weigh
 from shakedown.isolate.remedy import Tokens, mildest_value, value_note
-from shakedown.isolate.split import split
 from shakedown.isolate.tell import shown
 
 if TYPE_CHECKING:
     from shakedown.isolate.beliefs import Belief
-
-SURE_CRASH, SURE_OTHER = 0.95, 0.5  # prior that a failure shows every time: a fingerprinted crash, any other
-ENOUGH, ENOUGH_FLAKY = 0.95, 0.97  # posterior at which a cause with a full certificate is claimed
-LEAST_CLAIMED = 0.8  # where nothing more can be learnt
-LITTLE = 0.001  # bits: with a full certificate, an experiment that tells less is not worth a launch
-MISFIT = 0.8  # probability that no hypothesis explains what was seen: then plain splitting takes over
-STEADY = ((0.99, 0.9), (0.7, 0.1))  # rates that let one look decide
+    from shakedown.isolate.pursuit import Answer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,7 +35,7 @@ class Finding:
 
     members: Names
     arena: Arena
-    rates: Rates
+    evidence: Evidence
     probability: float | None
 
 
@@ -123,77 +103,26 @@ class Search:
 
     def _go_down(self) -> Ended:
         """The flags are innocent: one evidence run with debug logging, then the rungs."""
-        assert self.failing is not None
         self.base = NO_LADDER
-        self.book.look(
-            frozenset(),
-            Purpose.EVIDENCE,
-            "safe mode once more with debug logging, for evidence",
-            lambda outcome: f"with debug logging: {shown(outcome.judgement)}",
-            debug=True,
-        )
-        top = next(
-            it.outcome for it in self.book.steps if not it.experiment.kept and it.experiment.of_the_launch
-        )
-        self.base = climb(self.ladder, self._stand_on, top)
-        if not self.base.proven:
-            return Ended.NOT_PROVEN
-        self.base = self._cure(self.base)
-        return Ended.PROVEN
-
-    def _stand_on(self, rung: Rung, again: bool) -> Outcome:
-        return self.book.look(
-            frozenset(),
-            Purpose.RUNG,
-            f"{'once more' if again else 'does this hold'}: {rung.title}",
-            lambda outcome: (
-                f"{rung.name}: {'passes' if outcome.judgement.serves else shown(outcome.judgement)}"
-            ),
-            again=again,
-            rung=rung.name,
-        )
-
-    def _cure(self, base: RungFinding) -> RungFinding:
-        """The user's own command with another choice of what its engine offers: it may not need the rung."""
-        for name, tokens in self.ladder.cures:
-            change = ((name, tokens),)
-            outcome = self.book.look(
-                frozenset(self.factors),
-                Purpose.WORKAROUND,
-                f"your own command with {' '.join(tokens)}",
-                lambda outcome: f"your own command then: {shown(outcome.judgement)}",
-                substitutes=change,
-            )
-            if outcome.judgement.serves:
-                changes = describe_changes(self.factors.values(), frozenset(self.factors), change)
-                return replace(
-                    base,
-                    workaround_serves=Check(value=True, trial_ids=(outcome.trial_id,)),
-                    workaround=Workaround(kept=frozenset(self.factors), changes=changes, substitutes=change),
-                )
-        tried = tuple(
-            it.outcome.trial_id for it in self.book.steps if it.experiment.purpose is Purpose.WORKAROUND
-        )
-        return replace(base, workaround_serves=Check(value=False, trial_ids=tried)) if tried else base
+        descent = Descent(self.book, self.factors, self.ladder)
+        descent.take_evidence()
+        self.base = descent.climb()
+        return Ended.PROVEN if self.base.proven else Ended.NOT_PROVEN
 
     def _search(self, arena: Arena) -> Ended:
         """Find a cause, remove its cheapest member, and go on with what still fails without it."""
         while len(self.findings) < self.limits.max_causes:
             self.arena = arena
-            guess = self._resolve(arena)
-            if guess is None:
+            answer = self._pursue(arena)
+            if answer is None:
                 return Ended.NOT_PROVEN
-            sets, probability = guess
-            if not sets and (arena.floor or arena.universe != frozenset(self.factors)):
+            if not answer.sets and (arena.floor or arena.universe != frozenset(self.factors)):
                 self.note = "it fails with what had to stay, whatever the other factors are"
                 return Ended.NOT_PROVEN
-            if not sets:
+            if not answer.sets:
                 return self._go_down()
-            for members in sets:
-                self.findings.append(
-                    Finding(members=members, arena=arena, rates=self.inquiry.rates, probability=probability)
-                )
-            removed, showing = self._remove(arena, sets)
+            self._found(arena, answer)
+            removed, showing = self._remove(arena, answer.sets)
             if showing is Showing.SERVES:
                 self.serves = arena.removed(removed)
                 self._refine(arena, removed)
@@ -210,59 +139,37 @@ class Search:
             target = last.outcome.judgement.signature
         return replace(arena, universe=universe, target=target)
 
-    def _resolve(self, arena: Arena) -> tuple[tuple[Names, ...], float | None] | None:
-        """Experiments until a hypothesis has its certificate: its causes (none: the base) and its
-        probability. None where nothing is left to learn from."""
-        from shakedown.isolate.beliefs import Belief  # numpy: not before it is needed
-        from shakedown.isolate.plan import propose
+    def _pursue(self, arena: Arena) -> Answer | None:
+        from shakedown.isolate.pursuit import Pursuit  # numpy: not before it is needed
 
-        belief = self.belief = Belief(arena, self.weights, self._sure(arena))
-        purpose = Purpose.PEEL if self.findings else Purpose.SPLIT
-        while True:
-            readings = read(self.book.steps, arena)
-            belief.update(readings)
-            self.book.rank(dict(zip(belief.names, map(float, belief.blame()), strict=True)))
-            self.inquiry.rates = belief.rates
-            evidence = Evidence(readings, belief.rates)
-            if max(belief.unexplained, belief.misfit) > MISFIT:
-                if belief.misfit > MISFIT:  # what speaks for a misfit is that it fails every time
-                    self.inquiry.rates = STEADY
-                members = self._split(arena, readings)
-                return ((members,), None) if members else None
-            again = control(belief.rate, evidence)
-            if again is not None:
-                reason = "does it fail every time? the same once more"
-                self.inquiry.look(arena, again, purpose, reason, again=True)
-                continue
-            leads = find_leads(belief, evidence, self.factors)
-            if not leads or self._too_rare(belief, readings):
-                return None
-            top = leads[0].guess
-            full = leads[0].full
-            answer = (top.sets, top.probability) if full and top.probability >= LEAST_CLAIMED else None
-            if full and top.probability >= (ENOUGH if belief.rate > SURE else ENOUGH_FLAKY):
-                return answer
-            missing = wanted(leads, evidence)
-            costs = self.book.costs()
-            proposal = propose(belief, readings, missing, evidence.settled, costs, self.seed, purpose)
-            if proposal is None or (full and proposal.bits < LITTLE):
-                return answer
-            why = f"{proposal.reason}; worth {proposal.bits:.2f} bits"
-            self.inquiry.look(arena, proposal.kept, proposal.purpose, why, again=True)
-
-    def _split(self, arena: Arena, readings: Sequence[Reading]) -> Names:
-        """Plain splitting from the least set known to fail."""
-        purpose = Purpose.PEEL if self.findings else Purpose.SPLIT
-        return split(
+        pursuit = Pursuit(
             arena,
-            least_failing(readings),
+            self.inquiry,
+            self.factors,
             self.weights,
-            lambda kept, reason: self.inquiry.settle(arena, kept, purpose, reason),
+            seed=self.seed,
+            purpose=Purpose.PEEL if self.findings else Purpose.SPLIT,
+            lowest_rate=self.limits.lowest_rate,
         )
+        self.belief = pursuit.belief
+        answer = pursuit.run()
+        self.note = pursuit.note or self.note
+        return answer
+
+    def _found(self, arena: Arena, answer: Answer) -> None:
+        """Takes the causes down; an earlier one that holds one of them was not minimal, and goes."""
+        evidence = self.inquiry.evidence(arena)
+        self.findings = [
+            known for known in self.findings if not any(members < known.members for members in answer.sets)
+        ]
+        self.findings += [
+            Finding(members=members, arena=arena, evidence=evidence, probability=answer.probability)
+            for members in answer.sets
+        ]
 
     def _remove(self, arena: Arena, sets: Sequence[Names]) -> tuple[Names, Showing]:
         """The cheapest removal after which the command serves, or the first and what it shows instead."""
-        evidence = Evidence(read(self.book.steps, arena), self.inquiry.rates)
+        evidence = self.inquiry.evidence(arena)
         first: tuple[Names, Showing] | None = None
         for removed in remedies(arena, sets, self.factors, evidence):
             reason = f"your own command less {spoken(removed)} should serve"
@@ -291,14 +198,3 @@ class Search:
         self.value_note = value_note(serves, fails, self.factors[name].was)
         if serves is not None:
             self.serves, self.substitutes = kept, ((name, serves),)
-
-    def _too_rare(self, belief: Belief, readings: Sequence[Reading]) -> bool:
-        """Below a fifth, launches are the wrong means: many requests within one show it sooner."""
-        if len(readings) < 10 or belief.rate >= 0.75 * self.limits.lowest_rate:
-            return False
-        self.note = f"it fails in about {belief.rate:.0%} of launches: amplify it within one launch first"
-        return True
-
-    def _sure(self, arena: Arena) -> float:
-        crash = arena.target.verdict is Verdict.CRASHED and bool(arena.target.fingerprint)
-        return SURE_CRASH if crash else SURE_OTHER

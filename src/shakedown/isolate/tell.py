@@ -67,7 +67,8 @@ def _located(purpose: Purpose, kept: Names, showing: Showing, arena: Arena) -> s
         if fails:
             return "fails with only the defaults on: the flags are innocent"
         return f"serves with the defaults on: the cause is among the {len(changed)} flags"
-    if purpose is Purpose.WORKAROUND:
+    missed = purpose is Purpose.ONE_LESS and len(changed) < len(kept)
+    if purpose is Purpose.WORKAROUND or missed:
         without = f"your own command less {spoken(changed)}"
         return f"{without} {'still fails' if fails else 'serves'}"
     inside = kept - arena.floor
