@@ -198,7 +198,7 @@ def how_late(judgement: Judgement | None, story: Story, host: RecordingHost, sta
     return {
         "moved_s": round(moved_s, 1),
         "moved_by": told_by,
-        "last_progress": story.progress,
+        "last_progress": without_places(story.progress, {}),
         "latency_s": round(story.now_s - moved_s, 1) if called else None,
         "log_silence_latency_s": {
             str(limit_s): None if at_s is None else round(at_s - moved_s, 1)
