@@ -21,7 +21,8 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -219,20 +220,30 @@ def one_run(case: Case, place: Path, bystander: Family) -> Outcome:
     stranger.write_text("not ours")
     inode = stranger.stat().st_ino
     run = Run(place, case.command, case.options)
-    time.sleep(SETTLE_S)
-    case.before(run)
-    began = time.monotonic()
-    case.end(run)
-    outcome = watch_end(run, began)
-    run.tool.communicate(timeout=LONGEST_S)
-    after = snapshot(bystander)
-    outcome.hurt = [f"{it}: {before[it]}, then {after[it]}" for it in ROLES if before[it] != after[it]]
-    outcome.leaked = [path.name for path in run.family.shared if path.exists()]
-    if not stranger.exists() or stranger.stat().st_ino != inode or stranger.read_text() != "not ours":
-        outcome.hurt.append("the foreign file of /dev/shm")
-    for path in (*run.family.shared, stranger):
-        path.unlink(missing_ok=True)
-    return outcome
+    try:
+        time.sleep(SETTLE_S)
+        case.before(run)
+        began = time.monotonic()
+        case.end(run)
+        outcome = watch_end(run, began)
+        run.tool.communicate(timeout=LONGEST_S)
+        after = snapshot(bystander)
+        outcome.hurt = [f"{it}: {before[it]}, then {after[it]}" for it in ROLES if before[it] != after[it]]
+        outcome.leaked = [path.name for path in run.family.shared if path.exists()]
+        if not stranger.exists() or stranger.stat().st_ino != inode or stranger.read_text() != "not ours":
+            outcome.hurt.append("the foreign file of /dev/shm")
+        return outcome
+    finally:  # also where we are told to end in the middle
+        run.tool.kill()
+        kill_all(run.own())
+        for path in (*run.family.shared, stranger):
+            path.unlink(missing_ok=True)
+
+
+def kill_all(pids: Iterable[int]) -> None:
+    for pid in pids:
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
 
 
 def watch_end(run: Run, began: float) -> Outcome:
@@ -243,8 +254,7 @@ def watch_end(run: Run, began: float) -> Outcome:
         if now >= ALLOWED_S and late is None:
             late = own
         if now > LONGEST_S:
-            for pid in own:
-                os.kill(pid, signal.SIGKILL)
+            kill_all(own)
             break
         time.sleep(POLL_S)
     gone_s = time.monotonic() - began
@@ -281,11 +291,7 @@ def start_bystander(case: Case, place: Path) -> Family:
 
 
 def end_bystander(family: Family) -> None:
-    for pid in family.pids.values():
-        try:
-            os.kill(pid, signal.SIGKILL)
-        except ProcessLookupError:
-            continue
+    kill_all(family.pids.values())
     for path in family.shared:
         path.unlink(missing_ok=True)
 
@@ -319,6 +325,7 @@ def main() -> None:
     options.add_argument("--without-cgroups", action="store_true", help="as on a box that lets us make none")
     options.add_argument("--output", type=Path, default=RESULTS)
     chosen = options.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("told to end"))  # bystanders are ended first
     if chosen.without_cgroups and means() != PIDFDS:
         hide_cgroups()
     names = chosen.only.split(";") if chosen.only else list(CASES)
