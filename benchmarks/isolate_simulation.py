@@ -1,279 +1,158 @@
 """Simulated launches with planted causes: how many experiments `isolate` needs, and how often it is right.
 
-    python benchmarks/isolate_simulation.py [--cases 100] [--seed 1] [--sizes 24] [--rates 1] [--rivals]
+    python benchmarks/isolate_simulation.py [--cases 300] [--seed 1] [--sizes 24] [--rates 1] [--rivals]
 
-A quarter of the factors need another one (known to all contestants). Every launch counts, the
-reproduction and the certificate too; the failing launch itself is the first. A failure shows with
-chance q where the cause is within the kept factors and never elsewhere. Evidence for a factor is
-normal noise, shifted by 1.5 for the members of a cause, and handed in as the likelihood ratio it is.
+Every launch counts, the reproduction and the certificate too; the failing launch itself is the first.
+A quarter of the factors need another one, and a launch without it is refused. The failure shows with
+chance q where a cause is within the kept factors, and never elsewhere. Evidence for a factor is normal
+noise, shifted by 1.5 for the members of a cause, and handed in as the likelihood ratio it is. "mixed" is
+the first 20 % base, 55 % one, 20 % two, 5 % three of the cases of those kinds. What was measured goes
+to `results/isolate_simulation.json`, where rows of earlier runs stay.
 """
 
 from __future__ import annotations
 
 import argparse
 import itertools
-import math
+import json
 import os
-import random
-import statistics
+import platform
+import resource
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+from typing import Any
 
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # before numpy loads: the planner is held to one core
 
-from shakedown.core import (
-    CauseKind,
-    Ended,
-    Experiment,
-    Factor,
-    FactorKind,
-    Judgement,
-    Outcome,
-    Phase,
-    Verdict,
-    Wait,
+from isolate_measures import Case, calibration, judge, summarise
+from isolate_rivals import RIVALS, Contestant, ours
+from isolate_worlds import FAILURES, MIX, Clue, Kind, make_world
+
+from shakedown import __version__
+
+RESULTS = Path(__file__).parent / "results" / "isolate_simulation.json"
+FEWEST = 60  # cases of a kind that is rare in the mix
+HEAD = (
+    f"{'':44} launches (95 %)       median  90 %  minutes   right  contains  innocent  proven  refused"
+    "  slowest ms"
 )
-from shakedown.isolate import Clues, SearchLimits, isolate
-from shakedown.isolate.closure import Dependencies
-
-HUNG = Judgement(
-    verdict=Verdict.HUNG, phase=Phase.GRAPH_CAPTURE, wait=Wait.WAITING, cause="no rank moves", fingerprint="x"
-)
-CRASH = Judgement(
-    verdict=Verdict.CRASHED, phase=Phase.WARM_UP, cause="ValueError: x", fingerprint="ValueError: x"
-)
-SERVES = Judgement(verdict=Verdict.SERVES, phase=Phase.SERVING)
-KINDS = ("base", "one", "two", "three", "apart")
-MIX = {"base": 0.20, "one": 0.55, "two": 0.20, "three": 0.05}
-SHIFT = 1.5
-
-Causes = tuple[frozenset[str], ...]
 
 
-@dataclass(slots=True)
-class World:
-    """One case. `causes`: sets each enough alone; one empty set is a broken base."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setting:
+    """What the cases of some rows have in common; `cases` of the mix."""
 
-    factors: list[Factor]
-    causes: Causes
+    size: int
     q: float
-    weights: dict[str, float]
-    random: random.Random
-    failure: Judgement
-    launches: int = 0
-
-    def fails(self, kept: frozenset[str]) -> bool:
-        self.launches += 1
-        can = any(cause <= kept for cause in self.causes)
-        return can and (self.launches == 1 or self.random.random() < self.q)
-
-    def oracle(self, experiment: Experiment) -> Outcome:
-        failed = self.fails(experiment.kept)
-        return Outcome(
-            trial_id=f"t{self.launches}", judgement=self.failure if failed else SERVES, seconds=60.0
-        )
+    failure: str
+    clue: Clue
+    seed: int
+    cases: int
 
 
-def make_world(kind: str, count: int, q: float, seed: str, evidence: str, failure: Judgement = HUNG) -> World:
-    rng = random.Random(seed)
-    names = [f"f{index:02d}" for index in range(count)]
-    needs = {
-        name: frozenset({rng.choice(names[:index])}) if index and rng.random() < 0.25 else frozenset[str]()
-        for index, name in enumerate(names)
-    }
-    factors = [
-        Factor(name=n, kind=FactorKind.FLAG, was="on", now="", needs=needs[n], dear=rng.randrange(5))
-        for n in names
-    ]
-    dependencies = Dependencies(factors)
-    size = {"base": 0, "one": 1, "two": 2, "three": 3, "apart": 2}[kind]
-    while True:
-        drawn = frozenset(rng.sample(names, size))
-        if dependencies.core(drawn) == drawn:
-            break
-    causes: Causes = tuple(frozenset({n}) for n in sorted(drawn)) if kind == "apart" else (drawn,)
-    scores = {n: rng.gauss(SHIFT if n in drawn else 0.0, 1.0) for n in names}
-    sign = {"prior": 1.0, "flat": 0.0, "inverted": -1.0}[evidence]
-    weights = {n: math.exp(sign * SHIFT * score) for n, score in scores.items()}
-    chance = random.Random(seed + "!")
-    return World(factors=factors, causes=causes, q=q, weights=weights, random=chance, failure=failure)
-
-
-@dataclass(frozen=True, slots=True)
-class Answer:
-    """Causes named (None: refused), and whether they are called proven."""
-
-    causes: Causes | None
-    proven: bool
-    probability: float | None = None
-
-
-def ours(world: World) -> Answer:
-    conclusion = isolate(
-        world.factors,
-        world.oracle,
-        seed=1,
-        clues=Clues(weights=world.weights),
-        limits=SearchLimits(max_launches=150),
-    )
-    causes = conclusion.causes
-    if not causes:
-        return Answer(causes=None, proven=False)
-    if causes[0].kind is CauseKind.BASE:
-        return Answer(causes=(frozenset(),), proven=True)
-    named = tuple(frozenset(cause.factors) for cause in causes)
-    return Answer(causes=named, proven=conclusion.ended is Ended.PROVEN, probability=conclusion.probability)
-
-
-def looks(world: World) -> Callable[[frozenset[str]], bool]:
-    """A rival's test: told q, it repeats passes until a miss is below 5 %; each set once."""
-    passes = 1 if world.q >= 1 else math.ceil(math.log(0.05) / math.log(1 - world.q))
-    known: dict[frozenset[str], bool] = {}
-
-    def test(kept: frozenset[str]) -> bool:
-        if kept not in known:
-            known[kept] = any(world.fails(kept) for _ in range(passes))
-        return known[kept]
-
-    return test
-
-
-def one_at_a_time(world: World, null_first: bool) -> Answer:
-    test, needs = looks(world), Dependencies(world.factors)
-    everything = frozenset(factor.name for factor in world.factors)
-    test(everything)
-    if null_first and test(frozenset()):
-        return Answer(causes=(frozenset(),), proven=True)
-    helps = frozenset(n for n in sorted(everything) if not test(needs.without(everything, {n})))
-    return Answer(causes=(needs.core(helps),) if helps else None, proven=bool(helps))
-
-
-def ddmin(world: World, null_first: bool) -> Answer:
-    test, needs = looks(world), Dependencies(world.factors)
-    everything = frozenset(factor.name for factor in world.factors)
-    test(everything)
-    if null_first and test(frozenset()):
-        return Answer(causes=(frozenset(),), proven=True)
-    current, parts = sorted(everything), 2
-    while len(current) >= 2:
-        size = math.ceil(len(current) / parts)
-        chunks = [current[at : at + size] for at in range(0, len(current), size)]
-        complements = [[n for n in current if n not in chunk] for chunk in chunks] if parts > 2 else []
-        for index, candidate in enumerate([*chunks, *complements]):
-            kept = needs.closed(candidate) if null_first else frozenset(candidate)
-            if len(kept) < len(current) and test(kept):
-                current, parts = sorted(kept), 2 if index < len(chunks) else max(parts - 1, 2)
-                break
-        else:
-            if parts >= len(current):
-                break
-            parts = min(len(current), parts * 2)
-    return Answer(causes=(needs.core(current),), proven=True)
-
-
-def picire(world: World, null_first: bool) -> Answer:
-    from picire import DD, CombinedIterator, ConfigCache, splitter
-    from picire import Outcome as Verdicts
-
-    test, needs = looks(world), Dependencies(world.factors)
-    everything = frozenset(factor.name for factor in world.factors)
-    test(everything)
-    if null_first and test(frozenset()):
-        return Answer(causes=(frozenset(),), proven=True)
-
-    def judged(kept: Sequence[str], _: object) -> Verdicts:
-        closed = needs.closed(kept) if null_first else frozenset(kept)
-        return Verdicts.FAIL if test(closed) else Verdicts.PASS
-
-    search = DD(judged, cache=ConfigCache(), split=splitter.ZellerSplit(), config_iterator=CombinedIterator())
-    return Answer(causes=(needs.core(search(sorted(everything))),), proven=True)
-
-
-Contestant = Callable[[World], Answer]
-
-
-def row(title: str, contestant: Contestant, worlds: Sequence[World]) -> None:
-    counts, right, partly, innocent, proven_wrong, refused = [], 0, 0, 0, 0, 0
-    stated: list[tuple[float, bool]] = []
-    slowest = 0.0
-    for world in worlds:
-        world.launches, began = 0, time.perf_counter()
+def run_cases(contestant: Contestant, kind: Kind, count: int, setting: Setting) -> list[Case]:
+    cases = []
+    for index in range(count):
+        seed = f"{setting.seed}/{kind}/{index}"
+        world = make_world(kind, setting.size, setting.q, seed, setting.clue, setting.failure)
+        began = time.perf_counter()
         answer = contestant(world)
-        slowest = max(slowest, (time.perf_counter() - began) / max(world.launches, 1))
-        counts.append(world.launches)
-        truth = frozenset().union(*world.causes)
-        named = frozenset().union(*answer.causes) if answer.causes else frozenset[str]()
-        exact = answer.causes is not None and set(answer.causes) == set(world.causes)
-        right += exact
-        partly += answer.causes is not None and truth <= named
-        blamed = bool(named - truth)
-        innocent += blamed
-        proven_wrong += blamed and answer.proven
-        refused += answer.causes is None
-        if answer.probability is not None:
-            stated.append((answer.probability, exact))
-    total = len(worlds)
-    tail = sorted(counts)[max(0, math.ceil(0.9 * total) - 1)]
-    said = statistics.fmean(p for p, _ in stated) if stated else math.nan
-    was = statistics.fmean(exact for _, exact in stated) if stated else math.nan
+        took = (time.perf_counter() - began) / max(world.launches, 1)
+        cases.append(judge(world, answer, took))
+    return cases
+
+
+def rows_of(title: str, contestant: Contestant, kinds: Sequence[Kind], setting: Setting) -> dict[str, Any]:
+    """A row for each kind, one for the mix, and the calibration of the mix."""
+    counts = {kind: max(round(MIX.get(kind, 0) * setting.cases), FEWEST) for kind in kinds}
+    found = {kind: run_cases(contestant, kind, count, setting) for kind, count in counts.items()}
+    rows: dict[str, Any] = {}
+    if set(MIX) <= found.keys():
+        mixed = [case for kind, share in MIX.items() for case in found[kind][: round(share * setting.cases)]]
+        rows["mixed"] = {**summarise(mixed, setting.seed), "calibration": calibration(mixed)}
+    rows |= {kind.value: summarise(cases, setting.seed) for kind, cases in found.items()}
+    for kind, row in rows.items():
+        show(f"{title}, {kind}", row)
+    return rows
+
+
+def show(title: str, row: dict[str, Any]) -> None:
+    low, high = row["launches_interval"]
+    refused = row["refused_rightly"] + row["refused_wrongly"]
     print(
-        f"{title:36} {statistics.fmean(counts):6.2f} {statistics.median(counts):5.0f} {tail:4d}"
-        f" {right / total:7.1%} {partly / total:7.1%} {innocent / total:7.1%} {proven_wrong / total:7.1%}"
-        f" {refused / total:7.1%}   {said:5.3f}/{was:5.3f} {slowest * 1000:6.0f}",
+        f"{title:44} {row['launches']:6.2f} ({low:6.2f}-{high:6.2f}) {row['median']:7.1f} {row['p90']:5.0f}"
+        f" {row['minutes']:8.1f} {row['right']:7.1%} {row['contains']:9.1%} {row['innocent']:9.1%}"
+        f" {row['proven_innocent']:7.1%} {refused:8.1%} {row['slowest_ms_a_launch']:11d}",
         flush=True,
     )
 
 
-def worlds_of(
-    kind: str, count: int, q: float, failure: Judgement, args: argparse.Namespace, evidence: str
-) -> list[World]:
-    kinds = [kind] * args.cases
-    if kind == "mixed":
-        kinds = [kind for kind, share in MIX.items() for _ in range(round(share * args.cases))]
-    return [
-        make_world(each, count, q, f"{args.seed}/{each}/{index}", evidence, failure)
-        for index, each in enumerate(kinds)
-    ]
+def keep(label: str, rows: dict[str, Any], setting: Setting) -> None:
+    old = json.loads(RESULTS.read_text()) if RESULTS.is_file() else {}
+    whole = {
+        "shakedown": __version__,
+        "rivals": {name: _version(name) for name in ("picire", "envcause")},
+        "numpy": _version("numpy"),
+        "python": platform.python_version(),
+        "machine": platform.machine(),
+        "most_mb": round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024),
+        "rows": {**old.get("rows", {}), label: {"seed": setting.seed, "cases": setting.cases, **rows}},
+    }
+    RESULTS.parent.mkdir(exist_ok=True)
+    RESULTS.write_text(json.dumps(whole, indent=1) + "\n")
 
 
-def main() -> None:
+def _version(name: str) -> str | None:
+    try:
+        return metadata.version(name)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def show_calibration(rows: Sequence[dict[str, Any]]) -> None:
+    for row in rows:
+        print(
+            f"    stated {row['from']:.2f} to {row['to']:.2f}: {row['answers']:4d} answers,"
+            f" {row['stated']:.3f} on average, {row['right']:.1%} right"
+        )
+
+
+def read_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--cases", type=int, default=100)
+    parser.add_argument("--cases", type=int, default=300, help="of the mix")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--sizes", type=int, nargs="*", default=[12, 24, 40])
     parser.add_argument("--rates", type=float, nargs="*", default=[1.0, 0.7, 0.4])
-    parser.add_argument("--kinds", nargs="*", default=["mixed", *KINDS])
-    parser.add_argument("--evidence", nargs="*", default=["prior"], choices=["prior", "flat", "inverted"])
-    parser.add_argument("--failures", nargs="*", default=["crash", "hang"], choices=["crash", "hang"])
-    parser.add_argument("--rivals", action="store_true")
-    args = parser.parse_args()
-    print(f"cases {args.cases}, seed {args.seed}")
-    print(
-        f"{'':36} launches: mean, median, 90 % · exactly right · contains the cause · blamed an innocent"
-        " · proven an innocent · refused · stated/true probability · slowest ms per launch"
-    )
-    failures = {"crash": CRASH, "hang": HUNG}
-    for count, q, kind, failure in itertools.product(args.sizes, args.rates, args.kinds, args.failures):
-        for evidence in args.evidence:
-            worlds = worlds_of(kind, count, q, failures[failure], args, evidence)
-            row(f"N={count} q={q} {failure} {kind}, {evidence}", ours, worlds)
-        if args.rivals and failure == args.failures[0]:
-            for (name, rival), null_first in itertools.product(RIVALS.items(), (False, True)):
-                worlds = worlds_of(kind, count, q, failures[failure], args, "flat")
-                label = f"  {name}{', null first' if null_first else ''}"
-                row(label, lambda world, r=rival, n=null_first: r(world, n), worlds)
+    parser.add_argument("--kinds", type=Kind, nargs="*", default=list(Kind))
+    parser.add_argument("--clues", type=Clue, nargs="*", default=list(Clue))
+    parser.add_argument("--failures", nargs="*", default=list(FAILURES), choices=list(FAILURES))
+    parser.add_argument("--rivals", action="store_true", help="the others, too: once for each size and rate")
+    return parser.parse_args()
 
 
-RIVALS: dict[str, Callable[[World, bool], Answer]] = {"one at a time": one_at_a_time, "ddmin": ddmin}
-try:
-    import picire as _picire  # noqa: F401
+def main() -> None:
+    args = read_arguments()
+    print(f"cases {args.cases}, seed {args.seed}\n{HEAD}")
+    for size, q in itertools.product(args.sizes, args.rates):
+        for failure, clue in itertools.product(args.failures, args.clues):
+            setting = Setting(size=size, q=q, failure=failure, clue=clue, seed=args.seed, cases=args.cases)
+            label = f"N={size} q={q:g} {failure}, {clue}"
+            rows = rows_of(label, ours, args.kinds, setting)
+            show_calibration(rows.get("mixed", {}).get("calibration", ()))
+            keep(label, rows, setting)
+        for name, contestant in RIVALS.items() if args.rivals else ():
+            setting = Setting(
+                size=size, q=q, failure="crash", clue=Clue.NONE, seed=args.seed, cases=args.cases
+            )
+            label = f"N={size} q={q:g} {name}"
+            keep(label, rows_of(label, contestant, args.kinds, setting), setting)
+    print(f"planner at most {resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024:.0f} MB")
 
-    RIVALS["picire"] = picire
-except ImportError:
-    pass
 
 if __name__ == "__main__":
     main()

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from shakedown.core import Factor, Phase, Purpose
+from shakedown.core import Factor, Phase, Purpose, Signature, Verdict
 from shakedown.isolate.arena import Arena
 from shakedown.isolate.beliefs import Belief
 from shakedown.isolate.certify import Evidence
@@ -18,9 +18,9 @@ from shakedown.isolate.leads import control, find_leads, least_failing, wanted
 from shakedown.isolate.plan import propose
 from shakedown.isolate.split import split
 
-# Prior that a failure shows every time. Of 53 recorded failures to start two were intermittent; races of
-# a running server are not so rare.
-SURE_STARTING, SURE_SERVING = 0.9, 0.6
+# Prior that a failure shows every time. Of 53 recorded failures to start two were intermittent, so 0.95;
+# a hang is the likelier race, and a running server has more of them.
+SURE_CRASH, SURE_STARTING, SURE_SERVING = 0.95, 0.9, 0.6
 ENOUGH = 0.95  # posterior at which a cause with a full certificate is claimed
 LITTLE = 0.001  # bits: an experiment that tells less is not worth a launch
 MISFIT = 0.8  # probability that no hypothesis explains what was seen: then plain splitting takes over
@@ -52,8 +52,7 @@ class Pursuit:
     ) -> None:
         self.arena, self.inquiry, self.factors, self.weights = arena, inquiry, factors, weights
         self.seed, self.purpose, self.lowest_rate = seed, purpose, lowest_rate
-        serving = arena.target.phase is Phase.SERVING
-        self.belief = inquiry.belief = Belief(arena, weights, SURE_SERVING if serving else SURE_STARTING)
+        self.belief = inquiry.belief = Belief(arena, weights, _sure(arena.target))
         self.note = ""
 
     def run(self) -> Answer | None:
@@ -109,3 +108,9 @@ class Pursuit:
             return False
         self.note = f"it fails in about {rate:.0%} of launches: amplify it within one launch first"
         return True
+
+
+def _sure(target: Signature) -> float:
+    if target.phase is Phase.SERVING:
+        return SURE_SERVING
+    return SURE_CRASH if target.verdict is Verdict.CRASHED and target.fingerprint else SURE_STARTING

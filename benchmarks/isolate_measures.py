@@ -1,0 +1,113 @@
+"""What a contestant's answers were worth: launches, seconds, right and wrong, and how honest it was.
+
+It runs no search.
+"""
+
+from __future__ import annotations
+
+import random
+import statistics
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+from isolate_rivals import Answer
+from isolate_worlds import World
+
+RESAMPLES = 400
+BINS = (0.0, 0.9, 0.95, 0.97, 0.99, 1.0001)
+
+Interval = tuple[float, float]
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """One world as it ended. `right`: exactly the causes, or refused where it never shows again."""
+
+    launches: int
+    seconds: float
+    right: bool
+    contains: bool
+    innocent: bool
+    proven_innocent: bool
+    refused: bool
+    gone: bool
+    probability: float | None
+    slowest_s: float
+
+
+def judge(world: World, answer: Answer, slowest_s: float) -> Case:
+    truth = frozenset[str]().union(*world.causes)
+    named = frozenset[str]().union(*(answer.causes or ()))
+    gone, refused = not world.causes, answer.causes is None
+    innocent = bool(named - truth) or (gone and not refused)
+    return Case(
+        launches=world.launches,
+        seconds=world.seconds,
+        right=refused if gone else not refused and set(answer.causes or ()) == set(world.causes),
+        contains=not refused and not gone and truth <= named,
+        innocent=innocent,
+        proven_innocent=innocent and answer.proven,
+        refused=refused,
+        gone=gone,
+        probability=answer.probability,
+        slowest_s=slowest_s,
+    )
+
+
+def summarise(cases: Sequence[Case], seed: int) -> dict[str, Any]:
+    """Means and shares of a row, with 95 % bootstrap intervals where a number is compared."""
+    launches = [case.launches for case in cases]
+    return {
+        "cases": len(cases),
+        "launches": round(statistics.fmean(launches), 3),
+        "launches_interval": _interval(launches, statistics.fmean, seed),
+        "median": statistics.median(launches),
+        "median_interval": _interval(launches, statistics.median, seed),
+        "p90": _tail(launches),
+        "p90_interval": _interval(launches, _tail, seed),
+        "minutes": round(statistics.fmean(case.seconds for case in cases) / 60, 2),
+        "right": _share(case.right for case in cases),
+        "right_interval": _interval([float(case.right) for case in cases], statistics.fmean, seed),
+        "contains": _share(case.contains for case in cases),
+        "innocent": _share(case.innocent for case in cases),
+        "proven_innocent": _share(case.proven_innocent for case in cases),
+        "refused_rightly": _share(case.refused and case.gone for case in cases),
+        "refused_wrongly": _share(case.refused and not case.gone for case in cases),
+        "slowest_ms_a_launch": round(max(case.slowest_s for case in cases) * 1000),
+    }
+
+
+def calibration(cases: Sequence[Case]) -> list[dict[str, Any]]:
+    """Of the answers with a stated probability: what was stated and what was right, from bin to bin."""
+    stated = [(case.probability, case.right) for case in cases if case.probability is not None]
+    rows = []
+    for low, high in pairwise(BINS):
+        inside = [(said, right) for said, right in stated if low <= said < high]
+        if inside:
+            rows.append(
+                {
+                    "from": low,
+                    "to": min(high, 1.0),
+                    "answers": len(inside),
+                    "stated": round(statistics.fmean(said for said, _ in inside), 4),
+                    "right": _share(right for _, right in inside),
+                }
+            )
+    return rows
+
+
+def _share(values: Any) -> float:
+    return round(statistics.fmean(float(value) for value in values), 4)
+
+
+def _tail(values: Sequence[float]) -> float:
+    return sorted(values)[max(0, -(-9 * len(values) // 10) - 1)]
+
+
+def _interval(values: Sequence[float], of: Callable[[Sequence[float]], float], seed: int) -> Interval:
+    rng = random.Random(seed)
+    found = sorted(of(rng.choices(values, k=len(values))) for _ in range(RESAMPLES))
+    low, high = found[int(0.025 * RESAMPLES)], found[int(0.975 * RESAMPLES)]
+    return round(low, 3), round(high, 3)
