@@ -1,5 +1,7 @@
 """The watcher on scripted launches: what moves, what only seems to, and what a silence comes to."""
 
+import signal
+import threading
 from dataclasses import replace
 
 import pytest
@@ -30,6 +32,32 @@ def test_a_silent_launch_is_hung_forty_seconds_after_it_last_moved():
     assert judgement.suspect.frame == "wait_for_peer (engine/store.py:10)"
     assert 40 <= assessment.quiet_s <= 42
     assert {item.kind for item in judgement.evidence} >= {"process", "progress", "not read"}
+
+
+def test_an_interrupt_does_not_wait_for_a_look_that_hangs():
+    begun, ended, over = [], [], threading.Event()
+
+    def hanging(at_s: float, pid: int):
+        begun.append(pid)
+        if len(begun) == 4:
+            signal.raise_signal(signal.SIGUSR1)
+        over.wait(10)
+        ended.append(pid)
+        return Missing(what="stacks", why="py-spy did not come back")
+
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGUSR1, interrupt)
+    host = Script(lambda at_s: [process(pid) for pid in range(100, 124)], stacks=hanging)
+    watcher = watch(host)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            run_until(host, watcher, 120)
+        assert (len(begun), ended) == (4, [])
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+        over.set()
 
 
 def test_the_states_on_the_way_are_moving_quiet_suspect_final():

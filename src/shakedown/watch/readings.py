@@ -120,8 +120,11 @@ class Readings:
         looked_at = [m for m in self._book.memories.values() if self._can_be_read(m)]
         looked_at = sorted(looked_at, key=lambda m: -m.sample.rss_bytes)[:STACKS_PER_ROUND]
         # Each look may take its whole deadline where a process is stuck; they must not add up.
-        with ThreadPoolExecutor(max_workers=4) as pool:
+        pool = ThreadPoolExecutor(max_workers=4)
+        try:
             dumps = list(pool.map(self._host.stacks, [m.sample.pid for m in looked_at]))
+        finally:  # an interrupt waits for no look: the clean-up is next
+            pool.shutdown(wait=False, cancel_futures=True)
         for memory, dump in zip(looked_at, dumps, strict=True):
             pid = memory.sample.pid
             if isinstance(dump, Missing):
