@@ -26,7 +26,8 @@ from shakedown.isolate.outside import Outside
 HERE = Path(__file__).parent
 PROGRAM = HERE.parent / "tests" / "bad_servers" / "engine_like.py"
 MODEL_FLAG = {"vllm": "--model", "sglang": "--model-path"}
-MARKS = {"slow": "tokens_per_s >= 100", "few": "accept_length >= 2"}
+MARKS = {"slow": "tokens_per_s >= 200", "few": "accept_length >= 2"}
+PACE = "80"  # tokens a second of a slow one: a request is over before the hurried watch gets suspicious
 MOST_ADDED = 16  # tokens' worth of flags from other incidents
 
 # Every second launch of these engines carries some of them.

@@ -29,7 +29,7 @@ from typing import Any
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # before numpy loads: one core a case
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "bad_servers"))
 
-from incident_cases import Case, launch_of, make_cases
+from incident_cases import PACE, Case, launch_of, make_cases
 
 from shakedown import __version__
 from shakedown.core import Expectation
@@ -69,7 +69,7 @@ def hurry() -> None:
 def impatient(make: Callable[..., Subject]) -> Callable[..., Subject]:
     def subject(*args: Any, **options: Any) -> Subject:
         limits = Limits(
-            quiet_s=0.8, suspect_s=2.0, settle_s=0.6, round_s=0.3, expected=options.get("expected")
+            quiet_s=0.8, suspect_s=3.0, settle_s=0.6, round_s=0.3, expected=options.get("expected")
         )
         return replace(make(*args, **options), limits=limits)
 
@@ -86,6 +86,8 @@ def run(case: Case) -> dict[str, Any]:
             "LIKE_WORDS": case.engine,
             "LIKE_STARTS": f"{work}/starts",
             "LIKE_SEED": case.id,
+            "LIKE_PACE": PACE,
+            "TORCHINDUCTOR_CACHE_DIR": f"{work}/inductor",  # what this machine has compiled is no part of it
             "HOME": work,
         }
         port = free_port()

@@ -13,7 +13,7 @@ strikes where every TERM holds for the flags and variables given: `--flag`, `--f
 first, which LIKE_STARTS counts (a file, a line per start).
 
 LIKE_WORDS is vllm (left out) or sglang, LIKE_PHASE_S how long a phase takes (0.02), LIKE_LOAD_S how long the
-weights take; dummy weights take nothing.
+weights take (dummy weights take nothing), LIKE_PACE at how many tokens a second a slow one streams.
 """
 
 import json
@@ -126,7 +126,7 @@ def main() -> None:
     kind = fault.get("kind", "")
     options.fault = "random" if kind == "wrong" or dummy else kind if kind in {"die", "silent"} else "none"
     options.accept = 1.1 if kind == "few" else 3.0
-    options.pace = 30.0 if kind == "slow" else 0.0
+    options.pace = float(settings.get("LIKE_PACE", "30")) if kind == "slow" else 0.0
     options.key, options.root, options.name = None, "", "tiny"
     print(f"INFO:     Started server process [{os.getpid()}]", flush=True)
     server = ThreadingHTTPServer(("127.0.0.1", int(settings["--port"])), http_model.Server)
