@@ -1,5 +1,6 @@
 """The watcher on scripted launches: what moves, what only seems to, and what a silence comes to."""
 
+import os
 import signal
 import threading
 from dataclasses import replace
@@ -40,7 +41,7 @@ def test_an_interrupt_does_not_wait_for_a_look_that_hangs():
     def hanging(at_s: float, pid: int):
         begun.append(pid)
         if len(begun) == 4:
-            signal.raise_signal(signal.SIGUSR1)
+            os.kill(os.getpid(), signal.SIGUSR1)  # to the process: raised here, it would not wake the main thread
         over.wait(10)
         ended.append(pid)
         return Missing(what="stacks", why="py-spy did not come back")
