@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import json
 import pickle
-import signal
 import subprocess
 import sys
 import zipfile
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -33,15 +31,6 @@ from eagle3_directories import (
 
 from shakedown.cli.main import cli
 from shakedown.jobs.pickled import PickleRefused, read_pickled_tensors
-
-
-@pytest.fixture(autouse=True)
-def signals_as_they_were() -> Iterator[None]:
-    """A command ends by ignoring interrupts; run inside this process, it would leave them ignored."""
-    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
-    yield
-    for number, handler in before.items():
-        signal.signal(number, handler)
 
 
 def run_lint(*words: str | Path) -> tuple[int, dict[str, Any]]:

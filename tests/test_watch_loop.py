@@ -40,8 +40,8 @@ def test_an_interrupt_does_not_wait_for_a_look_that_hangs():
 
     def hanging(at_s: float, pid: int):
         begun.append(pid)
-        if len(begun) == 4:
-            os.kill(os.getpid(), signal.SIGUSR1)  # to the process: raised here, it would not wake the main thread
+        if len(begun) == 4:  # to the process: raised in this thread, it would not wake the main one
+            os.kill(os.getpid(), signal.SIGUSR1)
         over.wait(10)
         ended.append(pid)
         return Missing(what="stacks", why="py-spy did not come back")
