@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import random
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
 from isolate_rivals import Answer
-from isolate_worlds import World
+from isolate_worlds import MIX, Kind, World
 
 RESAMPLES = 400
 BINS = (0.0, 0.9, 0.95, 0.97, 0.99, 1.0001)
@@ -23,7 +23,10 @@ Interval = tuple[float, float]
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One world as it ended. `right`: exactly the causes, or refused where it never shows again."""
+    """One world as it ended. `right`: exactly the causes, or refused where it never shows again.
+
+    `named` is kept of a wrong answer only.
+    """
 
     launches: int
     seconds: float
@@ -35,25 +38,40 @@ class Case:
     gone: bool
     probability: float | None
     slowest_s: float
+    most_mb: int
+    named: tuple[tuple[str, ...], ...]
+
+    @classmethod
+    def read(cls, row: Mapping[str, Any]) -> Case:
+        return cls(**{**row, "named": tuple(map(tuple, row["named"]))})
 
 
-def judge(world: World, answer: Answer, slowest_s: float) -> Case:
+def judge(world: World, answer: Answer, slowest_s: float, most_mb: int) -> Case:
     truth = frozenset[str]().union(*world.causes)
     named = frozenset[str]().union(*(answer.causes or ()))
     gone, refused = not world.causes, answer.causes is None
     innocent = bool(named - truth) or (gone and not refused)
+    right = refused if gone else not refused and set(answer.causes or ()) == set(world.causes)
     return Case(
         launches=world.launches,
         seconds=world.seconds,
-        right=refused if gone else not refused and set(answer.causes or ()) == set(world.causes),
+        right=right,
         contains=not refused and not gone and truth <= named,
         innocent=innocent,
         proven_innocent=innocent and answer.proven,
         refused=refused,
         gone=gone,
         probability=answer.probability,
-        slowest_s=slowest_s,
+        slowest_s=round(slowest_s, 4),
+        most_mb=most_mb,
+        named=() if right else tuple(tuple(sorted(cause)) for cause in answer.causes or ()),
     )
+
+
+def mixed(found: Mapping[Kind, Sequence[Case]]) -> list[Case]:
+    """The first cases of each kind in the shares of the mix, as many as there are of all of them."""
+    whole = min(int(len(found[kind]) / share + 1e-9) for kind, share in MIX.items())
+    return [case for kind, share in MIX.items() for case in found[kind][: round(share * whole)]]
 
 
 def summarise(cases: Sequence[Case], seed: int) -> dict[str, Any]:

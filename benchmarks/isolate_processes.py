@@ -1,28 +1,32 @@
 """Tier 2 of the isolation benchmark: real processes with the flags and culprits of real incidents.
 
-    python benchmarks/isolate_processes.py [--seed 1] [--cases N] [--workers 2] [--again] [--show]
+    python benchmarks/isolate_processes.py [--seed 1] [--cases N] [--jobs 2] [--deadline-s 600] [--again]
 
 Each case (`incident_cases.py`) is isolated by the program itself, from reading the command to the
 certificate: only the server is a stand-in (`tests/bad_servers/engine_like.py`), which goes through an
 engine's phases in hundredths of seconds, and the watch's patience is cut accordingly. Every launch counts.
-Right means: exactly the culprits, proven; of a base failure, that no factor is blamed. Results go to
-`results/isolate_processes.jsonl`, where a case that is there is not run again unless --again says so.
+Right means: exactly the culprits, proven; of a base failure, that no factor is blamed. Each case becomes a
+line of `--rows` once it has ended, and one that is there is not run again unless --again says so.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import math
 import multiprocessing
 import os
 import random
+import socket
 import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from multiprocessing.pool import IMapIterator
 from pathlib import Path
 from typing import Any
 
@@ -46,6 +50,7 @@ from shakedown.watch import Limits
 
 RESULTS = Path(__file__).parent / "results" / "isolate_processes.jsonl"
 MOST_LAUNCHES = 80
+FIRST_PORT = 21_000  # below those that outgoing connections take
 RESAMPLES = 2000
 
 
@@ -76,7 +81,8 @@ def impatient(make: Callable[..., Subject]) -> Callable[..., Subject]:
     return subject
 
 
-def run(case: Case) -> dict[str, Any]:
+def run(case: Case, number: int) -> dict[str, Any]:
+    """`number` is its own among those that run at once."""
     hurry()
     began_s = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="incident-") as work:
@@ -90,7 +96,7 @@ def run(case: Case) -> dict[str, Any]:
             "TORCHINDUCTOR_CACHE_DIR": f"{work}/inductor",  # what this machine has compiled is no part of it
             "HOME": work,
         }
-        port = free_port()
+        port = port_of(number)
         launch = launch_of(case, sys.executable, port, Path(work), kept | like)
         request = LaunchRequest(
             launch=launch,
@@ -138,8 +144,9 @@ def judged(case: Case, document: dict[str, Any], seconds: float) -> dict[str, An
     }
 
 
-def read_results() -> dict[str, dict[str, Any]]:
-    lines = RESULTS.read_text().splitlines() if RESULTS.is_file() else []
+def read_results(path: Path) -> dict[str, dict[str, Any]]:
+    """The last row of each case."""
+    lines = path.read_text().splitlines() if path.is_file() else []
     return {row["id"]: row for row in map(json.loads, lines) if "id" in row}
 
 
@@ -210,41 +217,81 @@ def interval(counts: Sequence[int]) -> tuple[float, float]:
     return means[int(0.025 * RESAMPLES)], means[int(0.975 * RESAMPLES)]
 
 
-def main() -> None:
+def port_of(number: int) -> int:
+    """Nobody else's here: a port found free could be found by another case between two launches."""
+    with socket.socket() as probe:
+        try:
+            probe.bind(("127.0.0.1", FIRST_PORT + number))
+        except OSError:
+            return free_port()
+    return FIRST_PORT + number
+
+
+def run_before(work: tuple[Case, int, float]) -> dict[str, Any] | None:
+    """None where the deadline has come before the case was begun."""
+    case, number, stop_at = work
+    return run(case, number) if time.time() < stop_at else None
+
+
+def mingled(cases: Sequence[Case]) -> list[Case]:
+    """The kinds in turn, so that a run that is cut has seen all of them evenly."""
+    place: dict[str, float] = {}
+    count = Counter(case.kind for case in cases)
+    seen: Counter[str] = Counter()
+    for case in cases:
+        place[case.id] = (seen[case.kind] + 0.5) / count[case.kind]
+        seen[case.kind] += 1
+    return sorted(cases, key=lambda case: place[case.id])
+
+
+def read_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--cases", type=int)
-    parser.add_argument("--workers", type=int, default=2)
-    parser.add_argument("--again", action="store_true")
-    parser.add_argument("--show", action="store_true")
-    parser.add_argument("--only")
-    args = parser.parse_args()
-    cases = make_cases(args.seed)
-    cases = [case for case in cases if not args.only or args.only in case.id][: args.cases]
-    known = read_results()
+    parser.add_argument("--only", help="cases with this in their name")
+    parser.add_argument("--jobs", type=int, default=2, help="processes; a case mostly waits")
+    parser.add_argument("--deadline-s", type=float, default=1e9, help="no case is begun after this")
+    parser.add_argument("--grace-s", type=float, default=1e9, help="what was begun may take so much longer")
+    parser.add_argument("--rows", type=Path, default=RESULTS)
+    parser.add_argument("--again", action="store_true", help="also what is known")
+    parser.add_argument("--show", action="store_true", help="the table of the rows that are there")
+    return parser.parse_args()
+
+
+def main() -> None:
+    args = read_arguments()
+    stop_at = time.time() + args.deadline_s
+    cases = mingled([case for case in make_cases(args.seed) if not args.only or args.only in case.id])
+    cases = cases[: args.cases]
+    known = read_results(args.rows)
     wanted = [] if args.show else [case for case in cases if args.again or case.id not in known]
-    with multiprocessing.get_context("spawn").Pool(args.workers, maxtasksperchild=4) as pool:
-        for done, row in enumerate(pool.imap_unordered(run, wanted), 1):
-            known[row["id"]] = row
-            mark = "" if row["right"] else "  MISS"
-            print(
-                f"{done}/{len(wanted)} {row['id']}: {row['launches']} launches, {row['seconds']} s{mark}",
-                file=sys.stderr,
-            )
-            order = {case.id: at for at, case in enumerate(make_cases(args.seed))}
-            rows = sorted(
-                (row for row in known.values() if row["id"] in order), key=lambda row: order[row["id"]]
-            )
-            head = {
-                "shakedown": __version__,
-                "seed": args.seed,
-                "python": sys.version.split()[0],
-                "cores": os.cpu_count(),
-            }
-            RESULTS.write_text("".join(json.dumps(it) + "\n" for it in (head, *rows)))
+    with multiprocessing.get_context("spawn").Pool(args.jobs if wanted else 1, maxtasksperchild=4) as pool:
+        work = [(case, number, stop_at) for number, case in enumerate(wanted)]
+        for done, row in enumerate(until(stop_at + args.grace_s, pool.imap_unordered(run_before, work)), 1):
+            if row is not None:
+                keep(row, args, known)
+                mark = "" if row["right"] else "  MISS"
+                told = f"{row['launches']} launches, {row['seconds']} s{mark}"
+                print(f"{done}/{len(wanted)} {row['id']}: {told}", file=sys.stderr, flush=True)
     show([known[case.id] for case in cases if case.id in known])
+    print(f"{sum(case.id not in known for case in cases)} of {len(cases)} cases not run or not ended")
+
+
+def until(stop_at: float, results: IMapIterator[Any]) -> Iterator[Any]:
+    """The results that come in time; what is still being made then is ended with its pool."""
+    with contextlib.suppress(StopIteration, multiprocessing.TimeoutError):
+        while True:
+            yield results.next(timeout=max(stop_at - time.time(), 0.0))
+
+
+def keep(row: dict[str, Any], args: argparse.Namespace, known: dict[str, dict[str, Any]]) -> None:
+    """Adds the row to the file, which says of each row what it was made with."""
+    made = {"shakedown": __version__, "seed": args.seed, "python": sys.version.split()[0]}
+    known[row["id"]] = {**row, **made, "cores": os.cpu_count(), "jobs": args.jobs}
+    with args.rows.open("a") as rows:
+        rows.write(json.dumps(known[row["id"]]) + "\n")
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from collections import Counter
 from pathlib import Path
@@ -20,9 +21,22 @@ def benchmarks():
     sys.path[:0] = FOLDERS
     import engine_causes
     import incident_cases
+    import isolate_measures
     import isolate_processes
+    import isolate_schedule
+    import isolate_simulation
 
-    yield {module.__name__: module for module in (engine_causes, incident_cases, isolate_processes)}
+    yield {
+        module.__name__: module
+        for module in (
+            engine_causes,
+            incident_cases,
+            isolate_measures,
+            isolate_processes,
+            isolate_schedule,
+            isolate_simulation,
+        )
+    }
     for folder in FOLDERS:
         sys.path.remove(folder)
     for name in set(sys.modules) - before:
@@ -94,3 +108,48 @@ def test_planted_causes_of_real_engines_stand_on_their_commands(benchmarks):
     assert causes.matches(("--a 1", "--b"), ("--a", "--b")) == (True, True, ())
     assert causes.matches(("--a 1", "--c"), ("--a", "--b")) == (False, False, ("--c",))
     assert causes.matches(("--a 1", "--b", "--c"), ("--a", "--b")) == (False, True, ("--c",))
+
+
+def test_a_cut_simulation_has_seen_every_setting_and_kind(benchmarks):
+    planned, worlds = benchmarks["isolate_schedule"], sys.modules["isolate_worlds"]
+    settings = [
+        planned.Setting(who=planned.OURS, size=size, q=q, failure="crash", clue=clue)
+        for size in (12, 24, 40)
+        for q in (1.0, 0.4)
+        for clue in worlds.Clue
+    ]
+    tasks = planned.schedule(settings, list(worlds.Kind), 300)
+    assert len(set(tasks)) == len(tasks)
+    half = Counter((task.setting, task.kind) for task in tasks[: len(tasks) // 2])
+    assert len(half) == len(settings) * len(worlds.Kind)
+    of_the_mix = sum(task.count for task in tasks if task.setting == settings[0] and task.kind in worlds.MIX)
+    assert of_the_mix >= 300
+
+
+def test_the_mix_keeps_its_shares_whatever_was_run_of_each_kind(benchmarks):
+    measures, worlds = benchmarks["isolate_measures"], sys.modules["isolate_worlds"]
+    found = {kind: [f"{kind} {at}" for at in range(60)] for kind in worlds.Kind}
+    found[worlds.Kind.ONE] = [f"one {at}" for at in range(110)]
+    mix = Counter(case.split()[0] for case in measures.mixed(found))
+    assert mix == {"base": 40, "one": 110, "two": 40, "three": 10}
+
+
+def test_rows_of_a_simulation_give_the_same_table_again(benchmarks, tmp_path):
+    simulation, planned = benchmarks["isolate_simulation"], benchmarks["isolate_schedule"]
+    worlds = sys.modules["isolate_worlds"]
+    setting = planned.Setting(who=planned.OURS, size=6, q=1.0, failure="crash", clue=worlds.Clue.TOLD)
+    tasks = planned.schedule([setting], list(worlds.Kind), 20)
+    rows = [row for task in tasks for row in simulation.run((task, 1, float("inf")))]
+    assert simulation.run((tasks[0], 1, 0.0)) == []  # past the deadline no case is begun
+    path = tmp_path / "rows.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in reversed(rows)))
+    kinds = simulation.read(path)[setting]
+    table = simulation.table(setting, kinds, 1)
+    assert table["mixed"]["cases"] == 20
+    assert table["one"]["right"] == 1.0
+    assert table["one"]["misses"] == []
+
+
+def test_the_kinds_of_the_stand_ins_cases_take_turns(benchmarks, incidents):
+    first = benchmarks["isolate_processes"].mingled(incidents)[: len(incidents) // 4]
+    assert set(Counter(case.kind for case in first)) == {case.kind for case in incidents}
