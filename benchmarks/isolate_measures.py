@@ -5,13 +5,13 @@ It runs no search.
 
 from __future__ import annotations
 
-import random
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
+import numpy as np
 from isolate_rivals import Answer
 from isolate_worlds import MIX, Kind, World
 
@@ -80,14 +80,14 @@ def summarise(cases: Sequence[Case], seed: int) -> dict[str, Any]:
     return {
         "cases": len(cases),
         "launches": round(statistics.fmean(launches), 3),
-        "launches_interval": _interval(launches, statistics.fmean, seed),
+        "launches_interval": _interval(launches, _means, seed),
         "median": statistics.median(launches),
-        "median_interval": _interval(launches, statistics.median, seed),
+        "median_interval": _interval(launches, _medians, seed),
         "p90": _tail(launches),
-        "p90_interval": _interval(launches, _tail, seed),
+        "p90_interval": _interval(launches, _tails, seed),
         "minutes": round(statistics.fmean(case.seconds for case in cases) / 60, 2),
         "right": _share(case.right for case in cases),
-        "right_interval": _interval([float(case.right) for case in cases], statistics.fmean, seed),
+        "right_interval": _interval([float(case.right) for case in cases], _means, seed),
         "contains": _share(case.contains for case in cases),
         "innocent": _share(case.innocent for case in cases),
         "proven_innocent": _share(case.proven_innocent for case in cases),
@@ -124,8 +124,21 @@ def _tail(values: Sequence[float]) -> float:
     return sorted(values)[max(0, -(-9 * len(values) // 10) - 1)]
 
 
-def _interval(values: Sequence[float], of: Callable[[Sequence[float]], float], seed: int) -> Interval:
-    rng = random.Random(seed)
-    found = sorted(of(rng.choices(values, k=len(values))) for _ in range(RESAMPLES))
-    low, high = found[int(0.025 * RESAMPLES)], found[int(0.975 * RESAMPLES)]
-    return round(low, 3), round(high, 3)
+def _interval(values: Sequence[float], of: Callable[[Any], Any], seed: int) -> Interval:
+    """95 % of what `of` gives for the rows of an array, over resamples of the values."""
+    chance = np.random.default_rng(seed)
+    drawn = np.asarray(values, dtype=float)[chance.integers(0, len(values), (RESAMPLES, len(values)))]
+    low, high = np.quantile(of(drawn), (0.025, 0.975))
+    return round(float(low), 3), round(float(high), 3)
+
+
+def _means(drawn: Any) -> Any:
+    return drawn.mean(axis=1)
+
+
+def _medians(drawn: Any) -> Any:
+    return np.median(drawn, axis=1)
+
+
+def _tails(drawn: Any) -> Any:
+    return np.sort(drawn, axis=1)[:, max(0, -(-9 * drawn.shape[1] // 10) - 1)]
