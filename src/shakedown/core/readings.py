@@ -64,11 +64,21 @@ class StackDump:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GpuUse:
-    """What one process of ours holds on the GPUs of the host."""
+    """What one process of ours holds on one GPU, and what that GPU does at the moment.
+
+    `utilisation_percent` is the process's own share of the multiprocessors, as far as the driver tells.
+    The rest are of the GPU as a whole: `busy_percent` of the last moments with any kernel running,
+    `memory_percent` with its memory read or written. None: the driver does not tell.
+    """
 
     pid: int
     used_bytes: int
     utilisation_percent: int | None
+    gpu: int = 0
+    busy_percent: int | None = None
+    memory_percent: int | None = None
+    power_w: int | None = None
+    clock_mhz: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,6 +130,8 @@ class Ending:
     """What stopping left: processes that would not die, and shared memory that was swept.
 
     `problem`: what was not recorded of the run, as where the disk was full; "" where all was.
+    `gpu_back_s`: from the last process's end until the driver counted no GPU memory of theirs any more;
+    None where they held none. `gpu_left_bytes`: what it still counted when we waited no longer.
     """
 
     seconds: float
@@ -127,6 +139,8 @@ class Ending:
     swept_shm: tuple[str, ...]
     forced: bool  # a KILL was needed
     problem: str = ""
+    gpu_back_s: float | None = None
+    gpu_left_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -41,6 +41,7 @@ from shakedown.redact import Redactor, written_secrets
 
 _AFTER_GRACE_S = 30.0  # the ladder's own limits add up to less
 _POLL_S = 0.02
+_GPU_BACK_S = 60.0  # hundreds of GB of pinned and device memory are given back in seconds
 
 
 @dataclass(slots=True, kw_only=True)
@@ -166,6 +167,8 @@ class LocalHost:
     def end(self, run: Run, *, grace_s: float) -> Ending:
         """End everything of the run: ask the leader, wait `grace_s`, ask all, kill. Already dead is fine."""
         began = time.monotonic()
+        self._gpu.prepare()
+        owned = {pid for pid, _ in state.owned} if (state := self._state(run)) else set()
         if self._is_supervised(run):
             self._ask_supervisor(run, grace_s)
         if run.folder in self._held:
@@ -178,6 +181,9 @@ class LocalHost:
             left = (*left, _container_left(state.container))
         if held := self._held.pop(run.folder, None):
             held.lifeline.close()
+        owned |= {pid for pid, _ in state.owned} | {run.leader.pid}
+        gone = {pid for pid in owned if procfs.is_gone(pid)}  # a number taken anew is a stranger's
+        back = self._gpu.wait_until_free(gone, _GPU_BACK_S)
         seconds = time.monotonic() - began
         return Ending(
             seconds=seconds,
@@ -185,6 +191,8 @@ class LocalHost:
             swept_shm=tuple(state.swept),
             forced=state.forced,
             problem=state.problem or "",
+            gpu_back_s=back[0] if back else None,
+            gpu_left_bytes=back[1] if back else 0,
         )
 
     def disarm(self, run: Run) -> None:

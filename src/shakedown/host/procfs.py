@@ -92,6 +92,12 @@ def read_stat(pid: int) -> Stat | None:
     )
 
 
+def is_gone(pid: int) -> bool:
+    """Whether nobody runs by this number: a zombie holds nothing but its exit code."""
+    stat = read_stat(pid)
+    return stat is None or stat.is_dead
+
+
 def started_ticks(pid: int) -> int | None:
     stat = read_stat(pid)
     return stat.started_ticks if stat else None

@@ -195,8 +195,18 @@ def with_ending(judgement: Judgement, ending: Ending | None, at_s: float) -> Jud
             would_change="room on the disk of the run folder",
             environment=True,
         )
-    if ending is None or not ending.left:
-        return judgement
-    names = ", ".join(f"{process.name} (pid {process.pid}, state {process.state})" for process in ending.left)
-    shout = Evidence(kind="still alive", text=f"could not be ended: {names}", at_s=at_s)
-    return replace(judgement, evidence=(*judgement.evidence, shout))
+    left = tuple(left_behind(ending, at_s)) if ending is not None else ()
+    return replace(judgement, evidence=(*judgement.evidence, *left)) if left else judgement
+
+
+def left_behind(ending: Ending, at_s: float) -> Iterator[Evidence]:
+    if ending.left:
+        names = ", ".join(f"{each.name} (pid {each.pid}, state {each.state})" for each in ending.left)
+        yield Evidence(kind="still alive", text=f"could not be ended: {names}", at_s=at_s)
+    if ending.gpu_left_bytes:
+        held_gib = ending.gpu_left_bytes / 2**30
+        text = f"{held_gib:.1f} GiB still counted for ended processes after {ending.gpu_back_s:.0f} s"
+        yield Evidence(kind="GPU memory", text=text, at_s=at_s)
+    elif ending.gpu_back_s is not None:
+        text = f"given back {ending.gpu_back_s:.2f} s after the last process ended"
+        yield Evidence(kind="GPU memory", text=text, at_s=at_s)

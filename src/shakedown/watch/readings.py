@@ -10,6 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 from shakedown.core import Engine, Evidence, GpuUse, Host, Listener, Missing, Phase, ProcessSample, Run
+from shakedown.watch.gpus import describe_gpus
 from shakedown.watch.looks import Looks
 from shakedown.watch.proc import (
     BUSY_SHARE,
@@ -40,7 +41,7 @@ class Readings:
         self._book = ProcessBook()
         self._sockets = Meter("sockets", per_s=BYTES_PER_S)
         self._gpu = Meter("GPU memory", step=GPU_STEP)
-        self._gpu_use: dict[int, GpuUse] = {}
+        self._gpu_use: tuple[GpuUse, ...] = ()
         self._looks = Looks(engine)
         self._unreadable: dict[int, int] = {}
         self._ranks: dict[int, str] = {}
@@ -97,7 +98,7 @@ class Readings:
         if isinstance(gpus, Missing):
             self._miss(gpus, now_s)
         else:
-            self._gpu_use = {use.pid: use for use in gpus}
+            self._gpu_use = gpus
             held: dict[int, int] = {}
             for use in gpus:  # one entry per GPU that the process holds
                 held[use.pid] = held.get(use.pid, 0) + use.used_bytes
@@ -187,7 +188,6 @@ class Readings:
     def _view(self, memory: Memory, now_s: float) -> ProcessView:
         sample = memory.sample
         seen = self._looks.of(sample.pid)
-        use = self._gpu_use.get(sample.pid)
         return ProcessView(
             pid=sample.pid,
             ppid=sample.ppid,
@@ -201,7 +201,7 @@ class Readings:
             waits=seen.waits or sample.wchan == "do_wait",  # for a child, as a shell does
             computes=seen.computes,
             spins=seen.spins,
-            gpu_busy=use is not None and bool(use.utilisation_percent),
+            gpu_busy=any(use.pid == sample.pid and use.utilisation_percent for use in self._gpu_use),
             starved=memory.starved or seen.works,
         )
 
@@ -211,6 +211,8 @@ class Readings:
             place = show(meaningful(view.frames)[0]) if view.frames else "no stack"
             text = f"{view.name}: state {view.state}, {view.wchan or 'running'}, CPU {share}, {place}"
             yield Evidence(kind="process", text=text, at_s=now_s, pid=view.pid)
+        for gpu, text in describe_gpus(self._gpu_use, {view.pid: view.name for view in self.views(now_s)}):
+            yield Evidence(kind="GPU", text=f"GPU {gpu}: {text}", at_s=now_s)
         for what, (why, at_s) in self._missing.items():
             yield Evidence(kind="not read", text=f"{what}: {why}", at_s=at_s)
 
