@@ -109,7 +109,7 @@ def read_text(answer: Answer) -> Spoken:
     texts, reasonings, errors = [], [], []
     times: list[float] = []
     counted, understood = 0, False
-    for at_s, event in _events(answer):
+    for at_s, event in events(answer):
         text = (
             _string(event, "delta", "content") + _string(event, "message", "content") + _string(event, "text")
         )
@@ -160,7 +160,7 @@ def read_scored(answer: Answer) -> Scored | str:
     )
 
 
-def _events(answer: Answer) -> Iterator[tuple[float, Any]]:
+def events(answer: Answer) -> Iterator[tuple[float, Any]]:
     """Each JSON object of the answer with the time its last byte came."""
     whole = answer.body
     if not whole.lstrip().startswith((b"data:", b"event:", b"id:", b":")):

@@ -5,7 +5,6 @@ It never judges the launch, and never sends two requests at once.
 
 from __future__ import annotations
 
-import re
 import uuid
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -14,6 +13,7 @@ from shakedown.core import Expectation, Mark, Measured
 from shakedown.probe import passages
 from shakedown.probe.answers import Spoken, dig, parse, read_text, refusal
 from shakedown.probe.client import Answer, Failure, Target, send
+from shakedown.probe.counters import SpeculationCounters, read_counters
 from shakedown.probe.questions import Budget, ask_long
 from shakedown.probe.ready import served_model
 from shakedown.probe.samples import LEAST, interval
@@ -22,8 +22,7 @@ TOKENS = 64  # a request: long enough for a pace, and for some twenty rounds of 
 MOST_REQUESTS = 12
 REQUEST_S = 30.0
 MODELS_S = 5.0
-METRICS, GENERATE = "/metrics", "/generate"
-_COUNTER = re.compile(r"^vllm:spec_decode_num_(drafts|accepted_tokens)_total(?:\{[^}]*\})? ([\d.eE+]+)", re.M)
+GENERATE = "/generate"
 NO_ROUNDS = "the server counts no rounds of speculation"
 
 
@@ -114,12 +113,8 @@ def _value(
 
 def _rounds(target: Target) -> tuple[float, float] | None:
     """(rounds, accepted tokens) that vLLM has counted since its start; None where it counts none."""
-    answer = send(target, METRICS, deadline_s=5.0)
-    totals = {"drafts": 0.0, "accepted_tokens": 0.0}
-    found = _COUNTER.findall(answer.body.decode(errors="replace")) if answer.ok else []
-    for name, value in found:
-        totals[name] += float(value)
-    return (totals["drafts"], totals["accepted_tokens"]) if found else None
+    found = read_counters(target)
+    return (found.rounds, found.accepted) if isinstance(found, SpeculationCounters) else None
 
 
 def _accept_length(target: Target, before: tuple[float, float] | None) -> float | None:
