@@ -144,6 +144,14 @@ class Ending:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Gap:
+    """A time in which the machine could not be seen. `at_s`: the host's clock, which stood still meanwhile."""
+
+    at_s: float
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Execution:
     """A short program run to its end (or to its deadline) on the host."""
 

@@ -16,6 +16,7 @@ from shakedown.core import (
     Execution,
     Exit,
     GpuUse,
+    Host,
     Identity,
     Launch,
     Listener,
@@ -28,7 +29,6 @@ from shakedown.errors import HostProblem, UsageError
 from shakedown.host import output, procfs
 from shakedown.host.family import Family
 from shakedown.host.foreign import listening_on
-from shakedown.host.local import LocalHost
 from shakedown.host.samples import Sampler
 from shakedown.host.scrub import Scrubber
 from shakedown.redact import Redactor
@@ -41,10 +41,18 @@ class AttachedHost:
     """A foreign tree as a run: its folder holds a redacted copy of the log's tail and what comes after.
 
     `log` None: its output goes where we cannot read it. Times count from the moment of attaching.
+    `position`: where news begin for one who was here before; None for one who comes now.
     """
 
     def __init__(
-        self, local: LocalHost, root: Identity, folder: Path, *, log: Path | None, redactor: Redactor
+        self,
+        local: Host,
+        root: Identity,
+        folder: Path,
+        *,
+        log: Path | None,
+        redactor: Redactor,
+        position: int | None = None,
     ) -> None:
         self._local = local
         self._redactor = redactor
@@ -52,7 +60,8 @@ class AttachedHost:
         self._family = Family(root=None, group=None, known=[(root.pid, root.started_ticks)])
         self._handle = _open(log) if log else None
         self._copy = output.RedactedLog(folder, Scrubber(redactor))
-        self._position = self._copy_tail()
+        self._position = self._copy_tail() if position is None else position
+        self.settled = self._position  # what comes before it is copied, in whole lines
         self.tail, self._tail_bytes = output.read_log(folder, 0)
         self.run = Run(
             folder=folder,
@@ -80,8 +89,11 @@ class AttachedHost:
         """What was written since we came, redacted."""
         if self._handle is not None:
             size = os.fstat(self._handle).st_size
-            self._position = self._position if size >= self._position else 0  # it was emptied
+            if size < self._position:  # it was emptied
+                self._position = self.settled = 0
             fresh = os.pread(self._handle, _READ_BYTES, self._position)
+            if (end := fresh.rfind(b"\n")) >= 0:
+                self.settled = self._position + end + 1
             self._position += len(fresh)
             self._copy.add(fresh)
         return output.read_log(run.folder, max(offset, self._tail_bytes))

@@ -70,7 +70,14 @@ def check_launch(launch: Launch) -> None:
 
 
 def start_supervisor(
-    launch: Launch, folder: Path, *, detach: bool, cgroups: bool, log_bytes: int, secrets: Iterable[str] = ()
+    launch: Launch,
+    folder: Path,
+    *,
+    detach: bool,
+    cgroups: bool,
+    log_bytes: int,
+    secrets: Iterable[str] = (),
+    patience_s: float = 0.0,
 ) -> tuple[Run, Lifeline]:
     """Raises UsageError for a program the kernel refuses, HostProblem for what the machine refuses."""
     folder = folder.absolute()
@@ -83,6 +90,7 @@ def start_supervisor(
         "secrets": list(secrets),
         "detach": detach,
         "cgroups": cgroups,
+        "patience_s": patience_s,
         "log_bytes": log_bytes,
         "container": _container(launch),
     }

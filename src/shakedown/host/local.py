@@ -27,16 +27,19 @@ from shakedown.core import (
     StackDump,
 )
 from shakedown.errors import HostProblem
-from shakedown.host import cgroup, execution, output, procfs, sockets, stacks
+from shakedown.host import cgroup, execution, foreign, output, procfs, sockets, stacks
+from shakedown.host.attached import AttachedHost
 from shakedown.host.container import ContainerRun
 from shakedown.host.family import Family
 from shakedown.host.foreign import listening_on
 from shakedown.host.gpu import GpuReader
 from shakedown.host.ladder import bring_down
 from shakedown.host.launching import Lifeline, check_launch, start_supervisor, was_begun
+from shakedown.host.machine import Here
 from shakedown.host.samples import Sampler
 from shakedown.host.shm import sweep
-from shakedown.host.state import ContainerState, RunState, read_state, write_state
+from shakedown.host.state import ContainerState, RunState, read_state, visit, write_state
+from shakedown.host.survey import redactor_of
 from shakedown.redact import Redactor, written_secrets
 
 _AFTER_GRACE_S = 30.0  # the ladder's own limits add up to less
@@ -52,8 +55,13 @@ class _Held:
     redactor: Redactor
 
 
-class LocalHost:
-    def __init__(self, *, cgroups: bool = True, log_bytes: int = output.LOG_BYTES) -> None:
+class LocalHost(Here):
+    """`patience_s`: how long a run goes on after this process has died, which far away may be a lost line."""
+
+    def __init__(
+        self, *, cgroups: bool = True, log_bytes: int = output.LOG_BYTES, patience_s: float = 0.0
+    ) -> None:
+        self._patience_s = patience_s
         self._cgroups = cgroups
         self._log_bytes = log_bytes
         self._held: dict[Path, _Held] = {}
@@ -79,6 +87,7 @@ class LocalHost:
             cgroups=self._cgroups,
             log_bytes=self._log_bytes,
             secrets=secrets,
+            patience_s=self._patience_s,
         )
         redactor = Redactor.of(launch.env, launch.argv, secrets)
         self._held[run.folder] = _Held(lifeline=lifeline, redactor=redactor)
@@ -100,6 +109,11 @@ class LocalHost:
             leader=Identity(pid=state.leader[0], started_ticks=state.leader[1]),
             started_s=state.started_s,
         )
+
+    def attach_to(self, root: Identity, folder: Path, *, log: Path | None) -> AttachedHost:
+        """A process that we did not start, as a host of its own. Raises UsageError for an unreadable log."""
+        redactor = redactor_of(foreign.find(root.pid))
+        return AttachedHost(self, root, folder, log=log, redactor=redactor)
 
     def processes(self, run: Run) -> tuple[ProcessSample, ...] | Missing:
         state = self._state(run)
@@ -199,10 +213,14 @@ class LocalHost:
         """Let the run go on when this process ends. Raises HostProblem where another process holds it."""
         held = self._held.get(run.folder)
         if held is None:
-            if (state := self._state(run)) and state.armed:
+            state = self._state(run)
+            if state is None or not state.armed:
+                return
+            if not state.patience_s:
                 raise HostProblem(f"another process holds the run in {run.folder}")
-            return
-        held.lifeline.order(disarm=True)
+            visit(run.folder, disarm=True)
+        else:
+            held.lifeline.order(disarm=True)
         until = time.monotonic() + 5.0
         while self._is_supervised(run) and time.monotonic() < until:
             if (state := self._state(run)) and not state.armed:

@@ -20,9 +20,15 @@ from shakedown.redact import Redactor, strip_controls
 _DEADLINE_S = 5.0
 _MOST_FRAMES = 200
 _WHAT = "stacks"
+NO_SPY = "py-spy is not installed (pip install py-spy)"
+
+
+lent_spy: Path | None = None  # far away it may come with our agent
 
 
 def find_spy() -> str | None:
+    if lent_spy is not None and os.access(lent_spy, os.X_OK):
+        return str(lent_spy)
     beside = Path(sys.executable).with_name("py-spy")
     return str(beside) if os.access(beside, os.X_OK) else shutil.which("py-spy")
 
@@ -36,7 +42,7 @@ def dump_stacks(pid: int, *, native: bool) -> StackDump | Missing:
         return Missing(what=_WHAT, why=f"process {pid} is in state {stat.state}: not safe to stop it")
     spy = find_spy()
     if spy is None:
-        return Missing(what=_WHAT, why="py-spy is not installed (pip install py-spy)")
+        return Missing(what=_WHAT, why=NO_SPY)
     argv = [spy, "dump", "--json", "--pid", str(pid), "--native" if native else "--nonblocking"]
     try:
         done = execute(argv, env={}, cwd=Path("/"), stdin="", deadline_s=_DEADLINE_S)

@@ -5,6 +5,7 @@ It never holds a command of the launch, a variable or a line of output.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 from dataclasses import asdict, dataclass, field
@@ -14,6 +15,7 @@ from typing import Any
 from shakedown.host.procfs import ShmObject
 
 FILE = "state.json"
+VISITED, DISARMED = "visited", "disarmed"
 _SPARE = "state.spare"  # room for the last words on a disk that others fill
 _SPARE_BYTES = 64 << 10
 _SCHEMA = 1
@@ -40,6 +42,7 @@ class RunState:
     leader: tuple[int, int] = (0, 0)
     cgroup: str | None = None
     armed: bool = True  # end the run when the tool dies
+    patience_s: float = 0.0  # how long after that, unless a visitor comes
     owned: list[tuple[int, int]] = field(default_factory=list)
     shm: list[ShmObject] = field(default_factory=list)
     exit: tuple[int | None, int | None] | None = None  # (code, signal) of the leader
@@ -51,6 +54,23 @@ class RunState:
     forced: bool = False
     problem: str | None = None
     container: ContainerState | None = None
+
+
+def visit(folder: Path, *, disarm: bool = False) -> None:
+    """Tell the supervisor of a run without its tool that somebody is there, or that nobody need be."""
+    path = folder / (DISARMED if disarm else VISITED)
+    with contextlib.suppress(OSError):  # the folder is gone with the run
+        path.touch(mode=0o600)
+
+
+def last_visit(folder: Path) -> int:
+    """A number that changes with every visit, 0 before the first; -1 once nobody need to come."""
+    try:
+        if (folder / DISARMED).exists():
+            return -1
+        return (folder / VISITED).stat().st_mtime_ns
+    except OSError:
+        return 0
 
 
 def save_room(folder: Path) -> None:

@@ -26,7 +26,7 @@ from shakedown.host.ladder import bring_down
 from shakedown.host.output import RawOutput, RedactedLog, drain
 from shakedown.host.scrub import Scrubber
 from shakedown.host.shm import ShmWatch, sweep
-from shakedown.host.state import ContainerState, RunState, give_room, save_room, write_state
+from shakedown.host.state import ContainerState, RunState, give_room, last_visit, save_room, write_state
 from shakedown.redact import Redactor
 
 _PR_SET_CHILD_SUBREAPER = 36
@@ -62,6 +62,7 @@ class Supervisor:
             started_s=time.monotonic(),
             cgroup=str(self._group) if self._group else None,
             armed=not spec["detach"],
+            patience_s=float(spec["patience_s"]),
         )
         self._container: ContainerRun | None = None
         if given := spec["container"]:
@@ -69,6 +70,8 @@ class Supervisor:
             self._container = ContainerRun(given["client"], Path(given["id_file"]), spec["env"])
         self._orders = b""
         self._behind = False  # more output waits
+        self._alone_s: float | None = None  # since when nobody looked after an armed run
+        self._visit = 0
         self._looked_s = self._judged_s = self._sought_s = 0.0
         self._poll = select.poll()
         self._poll.register(0, select.POLLIN)
@@ -91,6 +94,7 @@ class Supervisor:
         while not self._why:
             self._turn(_DRAIN_S)
             self._seek_container()
+            self._miss_visitors()
             if not self._family.members and not self._state.armed and self._state.exit:
                 self._look(thorough=True)
                 self._why = None if self._family.members else "everything exited"
@@ -123,6 +127,20 @@ class Supervisor:
         self._state.ended = why
         self._save()
         give_room(self._folder)
+
+    def _miss_visitors(self) -> None:
+        """Our tool is gone and may come back, over a new connection: for so long the run goes on alone."""
+        if self._alone_s is None or not self._state.armed:
+            return
+        seen, now = last_visit(self._folder), time.monotonic()
+        if seen < 0:
+            self._state.armed = False
+            self._save()
+        elif seen != self._visit:
+            self._visit, self._alone_s = seen, now
+        elif now - self._alone_s > self._state.patience_s:
+            self._why = self._why or f"nobody came back for {self._state.patience_s:.0f} s"
+            self._grace_s = _ORPHANED_GRACE_S
 
     def _is_hurried(self) -> bool:
         return self._asked > 1 or self._abandoned
@@ -212,7 +230,9 @@ class Supervisor:
         received = os.read(0, 65536)
         if not received:
             self._poll.unregister(0)
-            if self._state.armed:
+            if self._state.armed and self._state.patience_s and not self._why:
+                self._alone_s = time.monotonic()
+            elif self._state.armed:
                 self._abandoned = self._why is not None
                 self._why, self._grace_s = self._why or "our tool died", _ORPHANED_GRACE_S
             return
