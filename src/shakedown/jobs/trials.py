@@ -11,6 +11,7 @@ from dataclasses import replace
 from shakedown.core import Launch, Phase, Signature
 from shakedown.engines import display
 from shakedown.isolate.sorting import PREFIXES
+from shakedown.jobs.afterwards import looking_after
 from shakedown.jobs.outside import model_folder, weight_bytes
 from shakedown.jobs.reading import Reading, asked_for_random_weights, own_limits
 from shakedown.jobs.request import LaunchRequest
@@ -68,6 +69,7 @@ def subject_of(
         wrong_because=asked_for_random_weights(reading.command),
         past=past,
         stated=stated or Stated(expectations=request.expect),
+        look_after=looking_after(reading.command, launch),
     )
 
 

@@ -3,8 +3,9 @@
 It runs none of them; each is text that a host feeds to an interpreter, and needs nothing of Shakedown there.
 """
 
-from shakedown.rungs.answers import read_findings
+from shakedown.rungs.answers import read_evidence, read_findings
 from shakedown.rungs.table import (
+    AFTERWARDS,
     CHECKS,
     PASSED,
     SCRIPT_RUNGS,
@@ -16,12 +17,14 @@ from shakedown.rungs.table import (
 )
 
 __all__ = [
+    "AFTERWARDS",
     "CHECKS",
     "PASSED",
     "SCRIPT_RUNGS",
     "Script",
     "ScriptRung",
     "parameters",
+    "read_evidence",
     "read_findings",
     "script_rungs",
     "script_text",

@@ -1,12 +1,13 @@
 """One experiment: started, watched, asked, ended, written down."""
 
 from shakedown.trial.attached import Arrival, attach_recorded, judge_attached, judge_unseen, phase_in
-from shakedown.trial.conduct import Result, Subject, run_trial
+from shakedown.trial.conduct import Failed, Result, Subject, run_trial
 from shakedown.trial.marks import Stated
 from shakedown.trial.recorded import Occasion, run_recorded
 
 __all__ = [
     "Arrival",
+    "Failed",
     "Occasion",
     "Result",
     "Stated",

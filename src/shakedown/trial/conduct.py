@@ -31,6 +31,19 @@ from shakedown.trial.marks import Stated
 from shakedown.trial.passing import PassLine, PassPhase
 from shakedown.watch import Assessment, Limits, Watcher
 
+LOOKED_AFTER = (Verdict.HUNG, Verdict.CRASHED)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Failed:
+    """A launch that failed and still stands. `pids`: all it ever had; `now_s`: since its start."""
+
+    host: Host
+    run: Run
+    judgement: Judgement
+    pids: tuple[int, ...]
+    now_s: float
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Subject:
@@ -41,6 +54,7 @@ class Subject:
     `wrong_because` is what explains wrong answers before anything was started. `detach`: if we are killed,
     the launch goes on. `past`: once it has been in this phase or a later one for a while, it is ended: that
     much was asked. `work` is done while it serves, before it is ended; what it raises goes through.
+    `look_after` gathers what else there is to see of a failed launch before it is ended.
     """
 
     title: str
@@ -58,6 +72,7 @@ class Subject:
     past: Phase | None = None
     work: Callable[[], None] | None = None
     stated: Stated = field(default_factory=Stated)
+    look_after: Callable[[Failed], tuple[Evidence, ...]] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,6 +106,16 @@ def run_trial(host: Host, subject: Subject, folder: Path, look_on: Callable[[Ass
         judgement = observe(host, run, subject, watcher, look_on)
         if subject.work is not None and judgement.serves:
             subject.work()
+        if subject.look_after is not None and judgement.verdict in LOOKED_AFTER:
+            failed = Failed(
+                host=host,
+                run=run,
+                judgement=judgement,
+                pids=watcher.pids,
+                now_s=host.clock_s() - run.started_s,
+            )
+            seen = subject.look_after(failed)
+            judgement = replace(judgement, evidence=(*judgement.evidence, *seen))
         if subject.keep and judgement.serves:
             host.disarm(run)
             kept = True

@@ -114,6 +114,11 @@ class Watcher:
         """The longest silence of hard progress in each phase, for `learn`."""
         return dict(self._silences)
 
+    @property
+    def pids(self) -> tuple[int, ...]:
+        """Every process of the launch that was seen, the living first."""
+        return self._readings.pids
+
     def log_lines(self, since: int = 0) -> tuple[WatchedLine, ...]:
         """Lines with a number above `since`, as far as they are still kept."""
         return tuple(line for line in self._lines if line.number > since)

@@ -158,6 +158,12 @@ class Readings:
     # --- what the readings come to ----------------------------------------------------------------------
 
     @property
+    def pids(self) -> tuple[int, ...]:
+        """Every process seen so far; the kernel's log names the dead."""
+        living = (memory.sample.pid for memory in self._book.memories.values())
+        return (*living, *(gone.pid for gone in self._book.vanished))
+
+    @property
     def rounds(self) -> int:
         return len(self._round_s)
 

@@ -1,0 +1,51 @@
+"""What else there is to see of a failed launch while its processes still stand: kernel log, NCCL, GPU state.
+
+It signals nothing; a CUDA core dump is taken only where the launch itself allows it.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Mapping
+
+from shakedown.core import Command, Evidence, Launch, Missing
+from shakedown.rungs import AFTERWARDS, Script, parameters, read_evidence, script_text
+from shakedown.trial import Failed
+
+TOLD = ("NCCL_", "TORCH_", "CUDA_")  # variables that say where such evidence is
+
+
+def looking_after(command: Command, launch: Launch | None) -> Callable[[Failed], tuple[Evidence, ...]]:
+    """`launch` where a search has changed that of the command."""
+    env = launch.env if launch else command.env
+
+    def look(failed: Failed) -> tuple[Evidence, ...]:
+        chosen = [script for script in AFTERWARDS if not script.gpu or holds_gpu(failed)]
+        return tuple(seen for script in chosen for seen in run_script(command, env, failed, script))
+
+    return look
+
+
+def holds_gpu(failed: Failed) -> bool:
+    uses = failed.host.gpu_use(failed.pids)
+    return not isinstance(uses, Missing) and bool(uses)
+
+
+def run_script(
+    command: Command, env: Mapping[str, str], failed: Failed, script: Script
+) -> tuple[Evidence, ...]:
+    told = {
+        "pids": list(failed.pids),
+        "boot_s": failed.run.started_s,  # the host's clock counts from its boot
+        "unix_s": time.time() - failed.now_s,
+        "env": {name: value for name, value in env.items() if name.startswith(TOLD)},
+    }
+    done = failed.host.execute(
+        command.interpreter or (sys.executable, "-"),
+        env={**env, **parameters(told)},
+        cwd=command.launch.cwd,
+        stdin=script_text(script.name),
+        deadline_s=script.deadline_s,
+    )
+    return read_evidence(script, done, failed.now_s)
