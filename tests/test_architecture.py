@@ -18,7 +18,8 @@ EDGES: dict[str, set[str]] = {
     "launch": LEAVES | {"engines", "host"},
     "trial": LEAVES | ROOMS - {"isolate", "acceptance", "report"} | {"launch"},
     "drafter": LEAVES | {"engines", "launch", "trial"},
-    "jobs": LEAVES | ROOMS | {"launch", "trial", "provision", "drafter"},
+    "nodes": LEAVES | {"engines", "watch", "launch", "trial"},
+    "jobs": LEAVES | ROOMS | {"launch", "trial", "provision", "drafter", "nodes"},
     "cli": LEAVES | {"jobs", "report"},
 }
 

@@ -22,6 +22,7 @@ from shakedown.cli.options import (
     json_option,
     launch_options,
     ledger_option,
+    nodes_option,
 )
 from shakedown.cli.output import choose_talk, print_usage, settle_streams, unread_help
 from shakedown.errors import Interrupted, UsageError
@@ -52,15 +53,27 @@ def cli() -> None:
 @command_argument
 @launch_options
 @expect_option
+@nodes_option
 @click.option("--keep", is_flag=True, help="Leave a server that serves running; end it with `stop ID`.")
 @click.option("--detach", is_flag=True, help="Watch it in the background; see it with `show ID --follow`.")
-def run(command: tuple[str, ...], as_json: bool, keep: bool, detach: bool, **options: Any) -> None:
+def run(
+    command: tuple[str, ...], as_json: bool, nodes: Path | None, keep: bool, detach: bool, **options: Any
+) -> None:
     """Launch CMD once, watch it to a verdict, stop it."""
 
     def job() -> JobResult:
         from shakedown.jobs.detach import detach_job
         from shakedown.jobs.request import LaunchRequest
         from shakedown.jobs.run import run_job
+
+        if nodes is not None:
+            from shakedown.jobs.nodes import run_nodes_job
+
+            if keep or detach:
+                raise UsageError(
+                    "a launch of several nodes is ended after its verdict: no --keep, no --detach"
+                )
+            return run_nodes_job(LaunchRequest.here(command, **options), nodes, choose_talk())
 
         start = detach_job if detach else run_job
         return start(LaunchRequest.here(command, **options), choose_talk(), keep=keep)
@@ -72,6 +85,7 @@ def run(command: tuple[str, ...], as_json: bool, keep: bool, detach: bool, **opt
 @command_argument
 @launch_options
 @expect_option
+@nodes_option
 @click.option("--max-launches", type=click.IntRange(1), default=40, show_default=True, help="Launch at most.")
 @click.option("--resume", metavar="ID", help="Go on with an interrupted search; finished trials count.")
 @click.option("--pid", type=click.IntRange(1), help="Read CMD, its variables and folder from a process.")
@@ -79,6 +93,7 @@ def run(command: tuple[str, ...], as_json: bool, keep: bool, detach: bool, **opt
 def isolate(
     command: tuple[str, ...],
     as_json: bool,
+    nodes: Path | None,
     max_launches: int,
     resume: str | None,
     pid: int | None,
@@ -92,6 +107,14 @@ def isolate(
         from shakedown.jobs.request import LaunchRequest
 
         request, talk = LaunchRequest.here(command, **options), choose_talk()
+        if nodes is not None:
+            from shakedown.jobs.nodes_isolate import isolate_nodes_job
+
+            if pid is not None:
+                raise UsageError("--launch reads the commands from a file: give no --pid with it")
+            return isolate_nodes_job(
+                request, nodes, talk, max_launches=max_launches, resume=resume, seed=seed
+            )
         if pid is not None:
             from shakedown.jobs.borrowed import borrow
 

@@ -115,4 +115,10 @@ expect_option = click.option(
     help="A mark it must meet: 'tokens_per_s >= 400', 'accept_length >= 2', 'ttft_ms <= 200' or"
     " 'ready_s <= 60'. May be given several times.",
 )
+nodes_option = click.option(
+    "--launch",
+    "nodes",
+    type=click.Path(path_type=Path, dir_okay=False, exists=True),
+    help="Launch the nodes of this file together, in place of one CMD.",
+)
 command_argument = click.argument("command", nargs=-1, type=click.UNPROCESSED, metavar="-- CMD...")

@@ -103,6 +103,7 @@ class Judgement:
     failure of the surroundings (held port, neighbour on the GPU), which never counts as evidence.
     `measured` are the marks the user stated, as this launch showed them. `passed`: it was ended on
     purpose once it had reached this phase in good order, which answers what a search had asked of it.
+    `node` and `rank`: of a launch on several nodes, the one to blame.
     """
 
     verdict: Verdict
@@ -118,6 +119,8 @@ class Judgement:
     environment: bool = False
     measured: tuple[Measured, ...] = ()
     passed: Phase | None = None
+    node: str = ""
+    rank: int | None = None
 
     @property
     def signature(self) -> Signature:

@@ -1,4 +1,4 @@
-"""What stands in front of a server's own command: `env K=V`, `numactl`, `nohup`, `timeout 2h`, `uv run` …
+"""What stands in front of a server's own command: `env K=V`, `numactl`, `timeout 2h`, `ip netns exec N` …
 
 It keeps every token; it only says where the server's command begins and what lies before it.
 """
@@ -52,6 +52,7 @@ class Unwrapped:
     obstacles: tuple[Obstacle, ...] = ()
     runner: tuple[str, ...] = ()  # `uv run …`: chooses the interpreter, so it stays before it
     container: ContainerCommand | None = None
+    own_network: bool = False
 
 
 def base_name(token: str) -> str:
@@ -66,8 +67,12 @@ def unwrap(argv: tuple[str, ...]) -> Unwrapped:
     obstacles: list[Obstacle] = []
     runner: tuple[str, ...] = ()
     container: ContainerCommand | None = None
+    own_network = False
     while at < len(argv):
         name = base_name(argv[at])
+        if name == "ip" and argv[at + 1 : at + 3] == ("netns", "exec"):
+            own_network, at = True, at + 4
+            continue
         if name in CLIENTS and container is None:
             found = read_run(argv, at)
             if isinstance(found, Obstacle):
@@ -99,6 +104,7 @@ def unwrap(argv: tuple[str, ...]) -> Unwrapped:
         obstacles=tuple(obstacles),
         runner=runner,
         container=container,
+        own_network=own_network,
     )
 
 

@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from shakedown.core import Conclusion, Factor, Outcome, SearchRecord, Step
 from shakedown.engines import require_isolatable
-from shakedown.errors import Interrupted
+from shakedown.errors import Interrupted, UsageError
 from shakedown.host.local import LocalHost
 from shakedown.isolate import Clues, SearchLimits, isolate
 from shakedown.isolate.factors import factors_of
@@ -31,7 +31,7 @@ from shakedown.jobs.searches import (
 )
 from shakedown.jobs.stand_ins import as_given, joined, price_of, search_stand_in, with_guess
 from shakedown.jobs.surroundings import look_around, suspicions, told
-from shakedown.jobs.trials import facts_of, plan_lines
+from shakedown.jobs.trials import NODES_FACT, facts_of, plan_lines
 from shakedown.ledger import Kind, Ledger
 from shakedown.report import isolate_document, isolate_report, isolate_summary
 
@@ -46,6 +46,7 @@ def isolate_job(
     with Ledger.open(request.ledger) as ledger:
         earlier = ledger.search(resume) if resume else None
         if earlier is not None:
+            refuse_nodes(earlier)
             request = request_of(earlier, request)
             if not request.dry_run:
                 end_leftovers(ledger, host, earlier, talk)
@@ -109,6 +110,14 @@ def isolate_job(
             shutil.rmtree(fresh, ignore_errors=True)  # ours, and a fresh one is as good
         ledger.close_search(search.id, conclusion, seconds=oracle.seconds)
         return result_of(ledger, search.id, conclusion, talk)
+
+
+def refuse_nodes(earlier: SearchRecord) -> None:
+    if NODES_FACT in dict(earlier.facts):
+        raise UsageError(
+            f"{earlier.id} is a search on several nodes",
+            f"shakedown isolate --resume {earlier.id} --launch {earlier.argv[-1]}",
+        )
 
 
 def worth_a_stand_in(

@@ -17,6 +17,7 @@ from shakedown.core import (
     Phase,
     Purpose,
     Signature,
+    TrialRecord,
     Verdict,
     missed_marks,
 )
@@ -33,7 +34,7 @@ from shakedown.jobs.rungs import base_of
 from shakedown.jobs.trials import looking_on, noted_variables, occasion_of, subject_of
 from shakedown.ledger import Ledger
 from shakedown.ledger.events import experiment_key
-from shakedown.trial import Stated, run_recorded
+from shakedown.trial import Occasion, Stated, Subject, run_recorded
 
 BETWEEN = frozenset({Purpose.SPLIT, Purpose.ALONE, Purpose.ONE_LESS, Purpose.PEEL})
 ENDS = frozenset({Purpose.REPRODUCE, Purpose.WORKAROUND, Purpose.VALUE})
@@ -131,6 +132,11 @@ class TrialOracle:
             return None
         return self._request.deadline_s - (time.monotonic() - self._began_s)
 
+    def _record(
+        self, experiment: Experiment, subject: Subject, occasion: Occasion, title: str
+    ) -> TrialRecord:
+        return run_recorded(self._ledger, self._host, subject, occasion, looking_on(self._talk, title))
+
     def _launch(self, experiment: Experiment) -> Outcome:
         left_s = self._left_s()
         if self._asked > self._max_launches or (left_s is not None and left_s <= 0):
@@ -159,7 +165,7 @@ class TrialOracle:
         occasion = replace(
             occasion_of(self._reading, self.noted_env), search_id=self._search_id, experiment=experiment
         )
-        record = run_recorded(self._ledger, self._host, subject, occasion, looking_on(self._talk, title))
+        record = self._record(experiment, subject, occasion, title)
         assert record.judgement is not None
         if record.judgement.fingerprint == CUT:
             raise BudgetSpent(f"{title} was cut by the deadline")

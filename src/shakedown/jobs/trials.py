@@ -21,6 +21,7 @@ from shakedown.redact import Redactor
 from shakedown.trial import Occasion, Stated, Subject
 from shakedown.watch import Assessment, Limits
 
+NODES_FACT = "nodes"  # names of the nodes, of a launch on several
 DETACHED_FACT = "detached"  # no terminal can end its watch: `stop ID` may
 
 

@@ -134,6 +134,7 @@ def _judged(judgement: Judgement | None) -> Document:
         "fingerprint": clean(judgement.fingerprint, LONGEST_LINE),
         "exited": judgement.exited,
         "environment": judgement.environment,
+        "node": {"name": clean(judgement.node), "rank": judgement.rank} if judgement.node else None,
         "suspect": suspect
         and {
             "pid": suspect.pid,

@@ -221,11 +221,14 @@ def not_known(search: SearchRecord) -> tuple[str, ...]:
 def next_steps(record: TrialRecord | SearchRecord) -> tuple[str, ...]:
     """What a user does now, one line each; commands in it begin with `shakedown`."""
     if isinstance(record, SearchRecord):
+        again = f"shakedown isolate --resume {record.id}"
+        if "nodes" in dict(record.facts):
+            again += f" --launch {record.argv[-1]}"
         if record.state is RecordState.INTERRUPTED:
-            return (f"shakedown isolate --resume {record.id}",)
+            return (again,)
         found = record.conclusion
         if found and found.ended is Ended.BUDGET:
-            return (f"shakedown isolate --resume {record.id} --max-launches N, with a higher N",)
+            return (f"{again} --max-launches N, with a higher N",)
         return (f"shakedown report {record.id} --output report.md",) if found else ()
     facts = dict(record.facts)
     if "attached" in facts:
@@ -242,6 +245,8 @@ def next_steps(record: TrialRecord | SearchRecord) -> tuple[str, ...]:
     if record.judgement.environment or record.judgement.verdict is Verdict.UNDECIDED:
         return ("run it once more: this one says nothing about the launch",)
     marks = "".join(f"--expect '{it.expectation}' " for it in record.judgement.measured)
+    if "nodes" in facts:
+        return (f"shakedown isolate {marks}--launch {record.argv[-1]}",)
     return (f"shakedown isolate {marks}-- CMD, with the same CMD",)
 
 

@@ -8,12 +8,13 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Protocol
 
 from shakedown.core import Judgement, Measured, Phase, Verdict
 from shakedown.probe import CanaryReport, Failure, Readiness, ReadyState, Target, check, measure, poll
 from shakedown.trial.marks import Stated, judge_late, judge_marks, time_to_ready
 from shakedown.trial.ready_line import ReadyLine
-from shakedown.watch import Assessment, State, Watcher
+from shakedown.watch import Assessment, State
 
 READY_LOOK_S = 5.0
 READY_PAUSE_S = 1.0
@@ -23,6 +24,13 @@ DEATH_SHOWS_S = 8.0  # an engine that dies of a request takes the other processe
 HANG_SHOWS_S = 60.0  # the watch's budget for a silence, its three looks and some air
 STEP_S = 0.5
 UNREACHED_S = 30.0  # after its log says ready; an answer, be it an error, takes milliseconds
+
+
+class Told(Protocol):
+    """The watch, or the watches of several nodes, as far as they are told what only the asker knows."""
+
+    def enter(self, phase: Phase) -> None: ...
+    def probe_pending(self, pending: bool) -> None: ...
 
 
 class Asking:
@@ -49,7 +57,7 @@ class Asking:
         self._measured: tuple[Measured, ...] = ()
         self.report: CanaryReport | None = None
 
-    def step(self, assessment: Assessment, watcher: Watcher) -> Judgement | None:
+    def step(self, assessment: Assessment, watcher: Told) -> Judgement | None:
         """Begins to ask once ours listens, and judges once the answers do and the watch has had its say."""
         if self._thread is None:
             if self._target is not None and self._is_up(assessment):

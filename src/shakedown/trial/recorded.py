@@ -9,13 +9,17 @@ import platform
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from pathlib import Path
 
 from shakedown.core import Experiment, Host, Judgement, Phase, RecordState, TrialRecord, Verdict
 from shakedown.errors import EnvironmentProblem, LedgerProblem, ShakedownError, UsageError
 from shakedown.ledger import Kind, Ledger
 from shakedown.redact import Redactor
-from shakedown.trial.conduct import Subject, run_trial
+from shakedown.trial.conduct import Result, Subject, run_trial
 from shakedown.watch import Assessment
+
+LookOn = Callable[[Assessment], None]
+Conduct = Callable[[Host, Subject, Path, LookOn], Result]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,7 +41,8 @@ def run_recorded(
     host: Host,
     subject: Subject,
     occasion: Occasion,
-    look_on: Callable[[Assessment], None],
+    look_on: LookOn,
+    conduct: Conduct = run_trial,
 ) -> TrialRecord:
     """Runs one trial between two entries of the ledger; a refusal to start is an entry too.
 
@@ -64,7 +69,7 @@ def run_recorded(
     ledger.open_trial(record)
     began_s = host.clock_s()
     try:
-        result = run_trial(host, subject, folder, look_on)
+        result = conduct(host, subject, folder, look_on)
     except (EnvironmentProblem, UsageError) as problem:
         refused = redactor.redact_noun(refusal(problem))
         ledger.close_trial(trial_id, refused, seconds=host.clock_s() - began_s)

@@ -107,6 +107,11 @@ class Watcher:
             self._pending_since_s = self._clock_s()
             self.enter(Phase.SERVING)
 
+    def take_back(self) -> None:
+        """Another part of the launch still moves, and this one may wait for it: its verdict was early."""
+        if self._last is not None and self._last.judgement is not None:
+            self._last = replace(self._last, judgement=None, state=State.SUSPECT)
+
     # --- what it gives ----------------------------------------------------------------------------------
 
     @property

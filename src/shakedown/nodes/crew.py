@@ -1,0 +1,240 @@
+"""Each node of a launch as it runs: started, stepped, looked at, ended; all of them at once.
+
+It never decides what has become of the launch.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TypeVar
+
+from shakedown.core import Ending, Engine, Host, Judgement, Launch, Missing, Phase, Run
+from shakedown.engines import endable
+from shakedown.errors import EnvironmentProblem, UsageError
+from shakedown.launch import CONTAINER_ID, refuse_held_port, stop
+from shakedown.nodes.blame import View
+from shakedown.nodes.clocks import Offset, compare
+from shakedown.nodes.file import Node
+from shakedown.nodes.network import DEADLINE_S, Network, odd_settings, read_network, script, targets_of
+from shakedown.watch import Assessment, Limits, State, Watcher
+
+T = TypeVar("T")
+MOST_AT_ONCE = 32
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Station:
+    """A node's launch, the host it runs on, and how it is watched there.
+
+    `port`: where the serving node listens. `own_network`: nothing of this machine can hold that port.
+    `inside` runs Python in the node's own network, reading a script from its input.
+    """
+
+    node: Node
+    host: Host
+    launch: Launch
+    engine: Engine
+    env: Mapping[str, str] = field(repr=False)
+    port: int | None = None
+    own_network: bool = False
+    inside: tuple[str, ...] = ()
+    limits: Limits = field(default_factory=Limits)
+
+
+class Member:
+    """A station with what has been seen of it. Seconds are of our clock, since `began_s`."""
+
+    def __init__(self, station: Station, began_s: float) -> None:
+        self.station, self._began_s = station, began_s
+        self.refused = ""
+        self.run: Run | None = None
+        self.watcher: Watcher | None = None
+        self.assessment: Assessment | None = None
+        self.offset = Offset()
+        self._judged_s = 0.0
+        self._lost_s: float | None = None
+        self._network: Network | None = None
+
+    def start(self, folder: Path) -> bool:
+        """False where it could not be started; `refused` then says why."""
+        station = self.station
+        try:
+            self.offset = compare(station.host.clock_s, time.monotonic)
+            if station.port is not None and not station.own_network:
+                refuse_held_port(station.host, station.port)
+            launch = endable(station.launch, folder / CONTAINER_ID)
+            self.run = station.host.start(launch, folder)
+        except (EnvironmentProblem, UsageError) as problem:
+            self.refused = problem.message
+            return False
+        self.watcher = Watcher(
+            station.host, self.run, station.engine, limits=station.limits, port=station.port
+        )
+        return True
+
+    def step(self) -> None:
+        assert self.watcher is not None
+        try:
+            self.assessment = self.watcher.step()
+            self._lost_s = None
+        except EnvironmentProblem:  # its host cannot be reached now, which says nothing of the launch
+            self._lost_s = self._lost_s or time.monotonic()
+        if self.assessment is not None and self.assessment.judgement is not None:
+            self._judged_s = self._judged_s or self._now_s
+        else:
+            self._judged_s = 0.0
+
+    def take_back(self) -> None:
+        assert self.watcher is not None
+        self.watcher.take_back()
+
+    def end(self, judgement: Judgement | None) -> Ending | None:
+        return stop(self.station.host, self.run, judgement) if self.run is not None else None
+
+    def look(self, peers: Sequence[tuple[str, str, Network]] = ()) -> None:
+        """Its network from inside; with `peers`, whether it comes through to them."""
+        station = self.station
+        if not station.inside or self.run is None:
+            return
+        seen = station.host.processes(self.run)
+        pids = [] if isinstance(seen, Missing) else [process.pid for process in seen]
+        done = station.host.execute(
+            station.inside,
+            env=station.launch.env,
+            cwd=station.launch.cwd,
+            stdin=script(pids, targets_of([peer for peer in peers if peer[0] != station.node.name])),
+            deadline_s=DEADLINE_S,
+        )
+        found = read_network(done)
+        if isinstance(found, Network):
+            self._network = found
+
+    @property
+    def network(self) -> Network | None:
+        return self._network
+
+    @property
+    def _now_s(self) -> float:
+        return time.monotonic() - self._began_s
+
+    @property
+    def _shift_s(self) -> float:
+        """What turns seconds since its own start into seconds since the launch began, on our clock."""
+        return self.offset.ours(self.run.started_s) - self._began_s if self.run else 0.0
+
+    def view(self) -> View:
+        seen, shift_s = self.assessment, self._shift_s
+        network, env = self._network, self.station.env
+        view = View(
+            node=self.station.node,
+            refused=self.refused,
+            unreachable_s=time.monotonic() - self._lost_s if self._lost_s is not None else 0.0,
+            network=network,
+            odd=tuple(text for _, text in odd_settings(env, network, self.station.node.address))
+            if network
+            else (),
+            uncertain_s=self.offset.uncertain_s(time.monotonic()),
+            clock=describe(self.offset),
+        )
+        if seen is None:
+            return view
+        logged = [it.at_s for it in seen.evidence if it.kind == "log"]
+        return replace(
+            view,
+            phase=seen.phase,
+            state=seen.state,
+            judgement=seen.judgement,
+            judged_s=self._judged_s,
+            error_s=min(logged) + shift_s if logged else None,
+            moved_s=(seen.last_progress.at_s if seen.last_progress else 0.0) + shift_s,
+            phases=tuple(
+                replace(
+                    span,
+                    started_s=span.started_s + shift_s,
+                    ended_s=span.ended_s + shift_s if span.ended_s is not None else None,
+                )
+                for span in seen.phases
+            ),
+        )
+
+
+class Everyone:
+    """What is told to the watch of one node is told to all: a request to the server keeps all nodes busy."""
+
+    def __init__(self, members: Sequence[Member]) -> None:
+        self._watchers = [member.watcher for member in members if member.watcher]
+
+    def enter(self, phase: Phase) -> None:
+        for watcher in self._watchers:
+            watcher.enter(phase)
+
+    def probe_pending(self, pending: bool) -> None:
+        for watcher in self._watchers:
+            watcher.probe_pending(pending)
+
+    def mark_signal(self) -> None:
+        for watcher in self._watchers:
+            watcher.mark_signal()
+
+
+class AtOnce:
+    """Does something with all members side by side: a slow host must not hold up the others."""
+
+    def __init__(self, count: int) -> None:
+        self._pool = ThreadPoolExecutor(min(count, MOST_AT_ONCE), thread_name_prefix="shakedown-node")
+
+    def do(self, work: Callable[[Member], T], members: Iterable[Member]) -> list[T]:
+        return list(self._pool.map(work, members))
+
+    def close(self) -> None:
+        self._pool.shutdown(wait=False, cancel_futures=True)
+
+
+def together(members: Sequence[Member], lead: Member) -> Assessment | None:
+    """All nodes as one launch, for a look-on: as far as the last of them, as lively as the liveliest."""
+    seen = [(member, member.assessment) for member in members if member.assessment is not None]
+    if lead.assessment is None or len(seen) < len(members):
+        return None
+    assessments = [assessment for _, assessment in seen]
+    behind, last = min(seen, key=lambda pair: pair[1].phase.order)
+    states = [assessment.state for assessment in assessments]
+    lines = [
+        line
+        if member is lead
+        else replace(line, line=replace(line.line, text=f"[{member.station.node.name}] {line.line.text}"))
+        for member, assessment in seen
+        for line in assessment.new_lines
+    ]
+    note = next((it.note for it in assessments if it.note), "")
+    if last.phase is not lead.assessment.phase:
+        note = f"{behind.station.node.title} is in {last.phase}" + (f"; {note}" if note else "")
+    return replace(
+        lead.assessment,
+        phase=last.phase,
+        state=State.MOVING if State.MOVING in states else lead.assessment.state,
+        quiet_s=min(assessment.quiet_s for assessment in assessments),
+        first_error=next((it.first_error for it in assessments if it.first_error), None),
+        new_lines=tuple(lines),
+        note=note,
+    )
+
+
+def look_at_networks(members: Sequence[Member], at_once: AtOnce) -> None:
+    """First who listens where, then who comes through to whom."""
+    at_once.do(lambda member: member.look(), members)
+    peers = [
+        (member.station.node.name, member.station.node.address, member.network)
+        for member in members
+        if member.network is not None
+    ]
+    at_once.do(lambda member: member.look(peers), members)
+
+
+def describe(offset: Offset) -> str:
+    if abs(offset.seconds) <= max(offset.within_s, 0.001):
+        return f"its clock is ours to within {max(offset.within_s, 1e-6):.6f} s"
+    return f"its clock less ours: {offset.seconds:+.3f} s, to within {offset.within_s:.3f} s"

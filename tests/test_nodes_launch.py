@@ -1,0 +1,158 @@
+"""Two nodes with addresses of their own, launched, judged and isolated as one."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+from two_nodes import PROGRAM, TwoNodes, launch_file, two_nodes
+
+from shakedown.core import Judgement, Launch, Verdict, Wait
+from shakedown.engines import engine_named
+from shakedown.host.namespaced import NamespacedHost
+from shakedown.nodes import Crew, Station, read_nodes, run_nodes
+from shakedown.trial import Subject
+from shakedown.watch import Limits
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]
+HURRIED = Limits(quiet_s=1.0, suspect_s=3.0, round_s=0.5, rounds=2)
+
+
+@pytest.fixture
+def nodes() -> Iterator[TwoNodes]:
+    with two_nodes() as found:
+        yield found
+
+
+def left(nodes: TwoNodes) -> list[int]:
+    named = [process for process in psutil.process_iter() if process.pid in pids_in(nodes)]
+    return [process.pid for process in named]
+
+
+def pids_in(nodes: TwoNodes) -> set[int]:
+    found = set()
+    for name in nodes.names:
+        told = subprocess.run(["ip", "netns", "pids", name], capture_output=True, text=True)
+        found |= set(map(int, told.stdout.split()))
+    return found
+
+
+def judged(
+    nodes: TwoNodes, port: int, folder: Path, *env: dict[str, str], limits: Limits = HURRIED
+) -> Judgement:
+    """The launch watched by a hurried watch, with nothing asked of its server."""
+    file = read_nodes(launch_file(nodes, port, env=env or ({}, {})), "two.yaml")
+    engine = engine_named("generic")
+    stations = tuple(
+        Station(
+            node=node,
+            host=NamespacedHost(),
+            launch=Launch(argv=node.argv, env={**os.environ, **dict(node.env)}, cwd=folder),
+            engine=engine,
+            env=dict(node.env),
+            own_network=True,
+            inside=("ip", "netns", "exec", node.name, sys.executable, "-"),
+            limits=limits,
+        )
+        for node in file.nodes
+    )
+    launch = Launch(argv=("two",), env={}, cwd=folder)
+    subject = Subject(title="two", launch=launch, engine=engine, port=None, target=None)
+    result = run_nodes(Crew(stations=stations), subject, folder / "run", lambda seen: None)
+    assert result.ending is not None
+    assert not result.ending.left
+    assert not pids_in(nodes)
+    return result.judgement
+
+
+def test_an_interface_that_the_other_cannot_reach_is_named_with_its_node(nodes, port, tmp_path):
+    found = judged(nodes, port, tmp_path, {}, {"GLOO_SOCKET_IFNAME": "lo"})
+    assert (found.verdict, found.wait) == (Verdict.HUNG, Wait.WAITING)
+    assert (found.node, found.rank) == (nodes.names[1], 1)
+    assert f"node {nodes.names[1]} (rank 1) has GLOO_SOCKET_IFNAME=lo" in found.cause
+
+
+def test_a_route_that_swallows_all_is_named_with_both_ends(nodes, port, tmp_path):
+    nodes.blackhole(0)
+    found = judged(nodes, port, tmp_path)
+    assert found.verdict is Verdict.HUNG
+    assert (found.node, found.rank) == (nodes.names[1], 1)
+    assert f"cut off from {nodes.names[0]}" in found.cause
+    stands = [it.text for it in found.evidence if it.kind == "node"]
+    assert any("no way to" in text for text in stands)
+    assert all("its clock is ours to within" in text for text in stands)
+
+
+def test_a_node_that_never_arrives_is_late(nodes, port, tmp_path):
+    found = judged(nodes, port, tmp_path, {}, {"PAIR_FAULT": "sleep:1"})
+    assert (found.verdict, found.node, found.rank) == (Verdict.HUNG, nodes.names[1], 1)
+    assert "is late" in found.cause
+
+
+def test_a_node_whose_program_is_missing_was_not_started_and_the_other_is_ended(nodes, port, tmp_path):
+    gone = launch_file(nodes, port).replace(str(PROGRAM), str(tmp_path / "nothing.py"), 0)
+    file = read_nodes(gone, "two.yaml")
+    engine = engine_named("generic")
+    argvs = (file.nodes[0].argv, (str(tmp_path / "nothing"),))
+    stations = tuple(
+        Station(
+            node=node,
+            host=NamespacedHost(),
+            launch=Launch(argv=argv, env=dict(os.environ), cwd=tmp_path),
+            engine=engine,
+            env={},
+            own_network=True,
+        )
+        for node, argv in zip(file.nodes, argvs, strict=True)
+    )
+    subject = Subject(title="two", launch=stations[0].launch, engine=engine, port=None, target=None)
+    found = run_nodes(Crew(stations=stations), subject, tmp_path / "run", lambda seen: None).judgement
+    assert (found.verdict, found.environment, found.rank) == (Verdict.UNDECIDED, True, 1)
+    assert "was not started: no such program" in found.cause
+    assert not pids_in(nodes)
+
+
+def test_the_node_that_died_first_is_blamed_and_not_the_one_that_lost_it(shakedown, nodes, port, tmp_path):
+    file = tmp_path / "two.yaml"
+    file.write_text(launch_file(nodes, port, env=({}, {"PAIR_FAULT": "die:1"})))
+    said = shakedown("run", "--launch", str(file))
+    assert (said.code, said.document["verdict"]) == (1, "crashed")
+    assert said.document["node"] == {"name": nodes.names[1], "rank": 1}
+    assert "no kernel image" in said.document["cause"]
+
+
+def test_a_variable_of_one_node_is_proven_and_the_file_handed_back_serves(shakedown, nodes, port, tmp_path):
+    file = tmp_path / "two.yaml"
+    file.write_text(
+        launch_file(nodes, port, "--alpha", "--beta", "3", env=({}, {"GLOO_SOCKET_IFNAME": "eth9"}))
+    )
+    said = shakedown("isolate", "--launch", str(file))
+    found = said.document
+    assert said.code == 0
+    assert [it["name"] for it in found["cause"]["factors"]] == [f"{nodes.names[1]}: GLOO_SOCKET_IFNAME=eth9"]
+    assert {it["name"] for it in found["cleared"]} == {"--alpha", "--beta 3"}
+    assert found["workaround"]["changes"] == [
+        f"{nodes.names[1]}: GLOO_SOCKET_IFNAME=eth9: replaced by GLOO_SOCKET_IFNAME=eth0"
+    ]
+    argv = found["workaround"]["argv"]
+    assert argv[:3] == ["shakedown", "run", "--launch"]
+    again = shakedown("run", "--launch", argv[3])
+    assert (again.code, again.document["verdict"]) == (0, "serves")
+    assert not pids_in(nodes)
+
+
+def test_what_cannot_be_launched_together_is_refused_with_its_node(shakedown, port, tmp_path):
+    file = tmp_path / "two.yaml"
+    file.write_text("command: [x]\nnodes: [{host: root@box}, {}]\n")
+    said = shakedown("run", "--launch", str(file), launch=("x",))
+    assert (said.code, "give no CMD" in said.document["error"]) == (2, True)
+    file.write_text("command: [x]\nnodes: [{}]\n")
+    assert "two nodes or more" in shakedown("run", "--launch", str(file)).document["error"]
+    file.write_text("command: [sh, -c, x]\nnodes: [{}, {}]\n")
+    said = shakedown("run", "--launch", str(file), "--keep")
+    assert "no --keep" in said.document["error"]
