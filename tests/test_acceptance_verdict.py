@@ -57,6 +57,7 @@ def outcome(found: Finding) -> tuple[Outcome, Blame]:
         (replace(LOW, states=(RIGHT,), engine_states=comparison(Standing.BELOW)), Blame.DRAFTER_PATH),
         (replace(LOW, states=(RIGHT,), engine_states=comparison(Standing.EQUAL)), Blame.CAPTURE),
         (LOW, Blame.UNDECIDED),
+        (replace(LOW, stateless=True), Blame.DRAFTER_PATH),
         (replace(GOOD, reference=comparison(Standing.UNDECIDED)), Blame.UNDECIDED),
         (replace(GOOD, reference=comparison(Standing.ABOVE)), Blame.UNDECIDED),
         (replace(GOOD, reference=None, why_unexpected="a tree"), Blame.UNDECIDED),

@@ -58,7 +58,8 @@ class Shown:
     Cells by states and drafter: `measured` is {engine, engine}, `reference` {reference, reference},
     `engine_states` {engine, reference}. The fourth is not served by any engine; `proposals` stands for it:
     the share of rounds in which the engine proposes what the reference drafter proposes on the engine's
-    states. `elsewhere`: what the reference gives on text that the drafter was trained for.
+    states. `elsewhere`: what the reference gives on text that the drafter was trained for. `stateless`:
+    its drafts need no states.
     """
 
     measured: Interval | None
@@ -70,6 +71,7 @@ class Shown:
     engine_states: Comparison | None = None
     states: tuple[StatesFinding, ...] = ()
     proposals: float | None = None
+    stateless: bool = False
     break_even: float | None = None
     speed_up: Interval | None = None
     elsewhere: Interval | None = None
@@ -179,6 +181,9 @@ def below(shown: Shown, reference: Comparison, wrong: Sequence[StatesFinding]) -
     if wrong:
         why = (*states_words(wrong), gap)
         return Finding(outcome=Outcome.BELOW, blame=Blame.CAPTURE, why=why, expect_bound=bound)
+    if shown.stateless:
+        why = ("its drafts follow from the text alone, and are not what the engine has accepted", gap)
+        return Finding(outcome=Outcome.BELOW, blame=Blame.DRAFTER_PATH, why=why, expect_bound=bound)
     cell = shown.engine_states
     if cell is None or cell.standing is Standing.UNDECIDED:
         return Finding(

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import click
 
 from shakedown import __version__
+from shakedown.cli.accept import accept
 from shakedown.cli.draft_build import draft
 from shakedown.cli.finish import finish
 from shakedown.cli.options import (
@@ -262,6 +263,7 @@ def demo(max_launches: int, deadline: float, ledger: Path | None, as_json: bool)
     finish("demo", as_json, lambda: demo_job(choose_talk(), ledger, max_launches, deadline))
 
 
+cli.add_command(accept)
 cli.add_command(draft)
 
 

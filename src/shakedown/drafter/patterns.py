@@ -17,6 +17,7 @@ from shakedown.drafter.rungs import Ladder, distance
 Rows = torch.Tensor  # bool [R]: the rows that are looked at
 
 SHIFTS = (-2, -1, 1, 2)  # tokens
+LATE = (-1, -2, -3, -4, -5, -6)  # tokens back to what a step of several tokens may have left in a buffer
 EXPLAINED = 6.0  # times the noise: within it a pattern fits
 PARTIAL = (0.2, 0.95)  # the share of a sum over ranks that may be missing: 1 - 1/TP, for TP from 2 to 16
 REPEATED = 0.2  # of the rows equal to the bit to the row before
@@ -96,6 +97,9 @@ def all_patterns(
                 distance(x, without(ladder, expected, of_branch))[rows] for x, ladder, rows in documents
             ]
             yield Explanation(fault=fault, rung=expected, error=float(torch.cat(errors).median()))
+    late = torch.cat([late_errors(x, ladder, rows, expected) for x, ladder, rows in documents])
+    if len(late):
+        yield Explanation(fault=Fault.STALE, rung=expected, error=float(late.median()))
     before = [
         of_predecessor(x, ladder, earlier, rows, expected)
         for (x, ladder, rows), earlier in zip(documents[1:], ladders, strict=False)
@@ -125,6 +129,18 @@ def shifted_errors(x: torch.Tensor, ladder: Ladder, rows: Rows, shift: int) -> t
     later = torch.searchsorted(ladder.rows, ladder.rows + shift).clamp_max(len(ladder.rows) - 1)
     held = rows & (ladder.rows[later] == ladder.rows + shift)
     return distance(x[held], ladder.rungs[:, later[held]])
+
+
+def late_errors(x: torch.Tensor, ladder: Ladder, rows: Rows, expected: int) -> torch.Tensor:
+    """[n]: rows against the nearest of the states that a few earlier tokens had, which one may differ by row:
+    a buffer of the step before, read by a step of several tokens."""
+    nearest = torch.full((len(ladder.rows),), torch.inf)
+    for shift in LATE:
+        source = torch.searchsorted(ladder.rows, ladder.rows + shift).clamp_max(len(ladder.rows) - 1)
+        held = ladder.rows[source] == ladder.rows + shift
+        errors = distance(x, ladder.rungs[expected][source])
+        nearest = torch.where(held, torch.minimum(nearest, errors), nearest)
+    return nearest[rows & nearest.isfinite()]
 
 
 def without(ladder: Ladder, rung: int, of_branch: bool) -> torch.Tensor:

@@ -1,0 +1,266 @@
+"""`shakedown accept`: the server with and without its drafter, what it should accept, and who is to blame.
+
+It decides nothing of its own: rooms measure, walk and judge.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from shakedown.acceptance.identity import Identity, Parting, gap_between, parting_at
+from shakedown.acceptance.pace import Pace, pace_of
+from shakedown.acceptance.rounds import Source
+from shakedown.acceptance.verdict import Finding, Shown, judge
+from shakedown.core import Launch
+from shakedown.engines.lint import Level
+from shakedown.errors import EnvironmentProblem
+from shakedown.host.local import LocalHost
+from shakedown.jobs.accept_launches import Contender, contenders
+from shakedown.jobs.accept_measure import (
+    Answered,
+    Measurement,
+    Plan,
+    Question,
+    measure_server,
+    read_questions,
+)
+from shakedown.jobs.accept_request import AcceptRequest, target_folder
+from shakedown.jobs.draft_lint import LintRequest, lint_folder
+from shakedown.jobs.outside import model_folder
+from shakedown.jobs.reading import Reading, read_request
+from shakedown.jobs.request import LaunchRequest
+from shakedown.jobs.result import JobResult, Talk
+from shakedown.jobs.serving import while_serving
+from shakedown.probe import Target
+from shakedown.probe.generation import top_logprobs
+
+if TYPE_CHECKING:
+    from shakedown.jobs.accept_states import StatesSeen
+
+LIKELIEST = 20
+LOGPROBS_S = 60.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Raced:
+    """One contender beside the plain server: `measured` at each concurrency, the first one judged."""
+
+    contender: Contender
+    measured: tuple[Measurement, ...]
+    paces: tuple[Pace | None, ...]
+    drift: tuple[float | None, ...]
+    shown: Shown
+    seen: StatesSeen | None
+    finding: Finding
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Race:
+    """All that one `accept` found. `plain`: before and after the others, at each concurrency."""
+
+    request: AcceptRequest
+    launch: Launch
+    engine: str
+    version: str
+    plain: tuple[tuple[Measurement, ...], tuple[Measurement, ...]]
+    raced: tuple[Raced, ...] = field(default=())
+
+
+def accept_job(request: AcceptRequest, launch: LaunchRequest, talk: Talk) -> JobResult:
+    """Raises UsageError for a command that cannot be compared, EnvironmentProblem for a server that dies."""
+    from shakedown.jobs.accept_result import dry_result, misfit_result, result_of
+
+    reading = read_request(launch, LocalHost(), talk, live=True)
+    plain, others = contenders(reading.command, reading.table, request.drafters, request.drafts)
+    if launch.dry_run:
+        return dry_result([plain, *others])
+    misfits = {each.name: lint_errors(each, reading, request) for each in others}
+    fitting = [each for each in others if not misfits[each.name]]
+    if not fitting:
+        return misfit_result(request, others, misfits)
+    for each in others:
+        if misfits[each.name]:
+            talk.say(f"accept: {each.name} is left out: {misfits[each.name][0]}")
+    race = run_race(request, launch, reading, plain, fitting, talk)
+    return result_of(race)
+
+
+def run_race(
+    request: AcceptRequest,
+    launch: LaunchRequest,
+    reading: Reading,
+    plain: Contender,
+    others: Sequence[Contender],
+    talk: Talk,
+) -> Race:
+    """Plain, each drafter, plain again: by restart, so that none shares the machine with another."""
+    plan = Plan(
+        questions=questions_for(request, reading),
+        tokens=request.tokens,
+        most=request.most,
+        margin=request.margin,
+    )
+    serve = partial(serve_and_measure, launch, request, talk)
+    before = serve(plain, plan, [None] * len(request.concurrency))
+    drafted = []
+    for each in others:
+        drafted.append(serve(each, replace(plan, drafts=each.drafts), [None] * len(request.concurrency)))
+    most = [max(len(found[at].answers) for found in (before, *drafted)) for at in range(len(before))]
+    identities: list[Identity] = []
+
+    def again(target: Target) -> tuple[Measurement, ...]:
+        measured = measure_all(target, plan, request.concurrency, most, talk)
+        own = tuple(partings(target, measured[0], before[0]))
+        for found in drafted:
+            compared = len(paired(measured[0], found[0]))
+            identities.append(
+                Identity(compared=compared, partings=tuple(partings(target, measured[0], found[0])), own=own)
+            )
+        return measured
+
+    after = while_serving(replace(launch, launch=plain.launch), talk, again)
+    from shakedown.jobs.accept_blame import expected_of  # torch, where it is needed at all
+
+    raced = []
+    for each, found, identity in zip(others, drafted, identities, strict=True):
+        talk.say(f"accept: what {each.name} should give")
+        first = first_shown(request, found[0], after[0], identity)
+        own = replace(plan, drafts=each.drafts)
+        shown, seen = expected_of(request, reading, launch, each, found[0], first, own, talk)
+        raced.append(
+            Raced(
+                contender=each,
+                measured=found,
+                paces=tuple(pace_between(p, d) for p, d in zip(after, found, strict=True)),
+                drift=tuple(drift_between(b, a) for b, a in zip(before, after, strict=True)),
+                shown=shown,
+                seen=seen,
+                finding=judge(shown),
+            )
+        )
+    table = reading.table
+    return Race(
+        request=request,
+        launch=launch.launch,
+        engine=reading.command.engine.name,
+        version=table.version if table is not None and table.source == "live" else "",
+        plain=(before, after),
+        raced=tuple(raced),
+    )
+
+
+def serve_and_measure(
+    launch: LaunchRequest,
+    request: AcceptRequest,
+    talk: Talk,
+    contender: Contender,
+    plan: Plan,
+    numbers: Sequence[int | None],
+) -> tuple[Measurement, ...]:
+    talk.say(f"accept: {contender.name}")
+    own = replace(launch, launch=contender.launch)
+    return while_serving(
+        own, talk, lambda target: measure_all(target, plan, request.concurrency, numbers, talk)
+    )
+
+
+def measure_all(
+    target: Target, plan: Plan, concurrency: Sequence[int], numbers: Sequence[int | None], talk: Talk
+) -> tuple[Measurement, ...]:
+    return tuple(
+        measure_server(target, plan, concurrency=each, number=number, talk=talk)
+        for each, number in zip(concurrency, numbers, strict=True)
+    )
+
+
+def questions_for(request: AcceptRequest, reading: Reading) -> tuple[Question, ...]:
+    """In token ids for SGLang, whose interface for tokens is the one that tells rounds."""
+    questions = read_questions(request.prompts)
+    if reading.command.engine.name != "sglang":
+        return questions
+    from shakedown.drafter.template import load_template
+
+    template = load_template(str(target_folder(request, reading)))
+    return tuple(
+        replace(each, prompt=tuple(template.prompt([{"role": "user", "content": each.text}])))
+        for each in questions
+    )
+
+
+def lint_errors(contender: Contender, reading: Reading, request: AcceptRequest) -> tuple[str, ...]:
+    """Why this engine would not draft with it as trained; () where the lint finds nothing, or cannot look."""
+    told = contender.speculation
+    if told is None or not told.eagle3 or not Path(told.drafter).is_dir():
+        return ()
+    target = Path(request.target) if request.target else model_folder(reading.command)
+    interpreter = reading.command.interpreter
+    asked = LintRequest(
+        drafter=Path(told.drafter),
+        target=target if target is not None and target.is_dir() else None,
+        engine=reading.command.engine.name,
+        python=interpreter[0] if len(interpreter) == 2 else None,
+    )
+    try:
+        reports = lint_folder(asked)
+    except EnvironmentProblem:  # its interpreter tells nothing: the nearest version known stands in
+        reports = lint_folder(replace(asked, python=None))
+    clean = [r for r in reports if not any(f.level is Level.ERROR for f in r.findings)]
+    if clean:  # one of its runners drafts as trained: which one runs is measured
+        return ()
+    errors = [f for report in reports for f in report.findings if f.level is Level.ERROR]
+    return tuple(dict.fromkeys(f"{f.rule}: {f.what}" + (f" ({f.mend})" if f.mend else "") for f in errors))
+
+
+def first_shown(
+    request: AcceptRequest, drafted: Measurement, plain: Measurement, identity: Identity
+) -> Shown:
+    """What is shown without any reference."""
+    pace = pace_between(plain, drafted)
+    return Shown(
+        measured=drafted.acceptance.tokens_per_round if drafted.acceptance else None,
+        idle=drafted.idle,
+        why_unmeasured=drafted.why_none,
+        identity=identity if identity.compared else None,
+        break_even=pace.round_cost.value if pace and drafted.source is not Source.NONE else None,
+        speed_up=pace.speed_up if pace else None,
+        margin=request.margin,
+    )
+
+
+def paired(one: Measurement, other: Measurement) -> list[tuple[Answered, Answered]]:
+    """The answers to the same questions."""
+    known = {each.question.text: each for each in other.answers}
+    return [(each, known[each.question.text]) for each in one.answers if each.question.text in known]
+
+
+def partings(target: Target, plain: Measurement, other: Measurement) -> list[Parting]:
+    """Where the answers of another server part from the plain one's, which is asked how likely both were."""
+    found = []
+    for ours, theirs in ((p.generated, o.generated) for p, o in paired(plain, other)):
+        where = parting_at(ours.tokens, theirs.tokens)
+        if where is None:
+            continue
+        context = (*ours.prompt, *ours.tokens[:where])
+        likeliest = top_logprobs(target, context, number=LIKELIEST, deadline_s=LOGPROBS_S)
+        if isinstance(likeliest, str) or not ours.prompt:
+            found.append(Parting(token=where, gap_nats=None))
+            continue
+        gap = gap_between(likeliest, theirs.tokens[where])
+        found.append(Parting(token=where, gap_nats=gap, unlisted=gap is None))
+    return found
+
+
+def pace_between(plain: Measurement, drafted: Measurement) -> Pace | None:
+    pairs = paired(plain, drafted)
+    rates = [each.value for each in drafted.acceptance.unconditional] if drafted.acceptance else []
+    return pace_of([p.effort for p, _ in pairs], [d.effort for _, d in pairs], rates)
+
+
+def drift_between(before: Measurement, after: Measurement) -> float | None:
+    """How much slower a token of the plain server came after than before, as a share."""
+    pace = pace_between(before, after)
+    return pace.round_cost.value - 1 if pace else None

@@ -1,0 +1,321 @@
+"""One server asked the same questions as another: tokens, times, rounds; warm, until an interval decides.
+
+It starts nothing and compares nothing.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import time
+import uuid
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
+from importlib import resources
+from pathlib import Path
+from statistics import fmean, median, stdev
+from typing import Any
+
+from shakedown.acceptance.pace import Effort
+from shakedown.acceptance.rounds import Acceptance, Source, Tally, acceptance_of, place_rounds, whole_rounds
+from shakedown.errors import DataProblem, EnvironmentProblem, UsageError
+from shakedown.jobs.result import Talk
+from shakedown.probe import Target
+from shakedown.probe.counters import SpeculationCounters, read_counters
+from shakedown.probe.generation import Generated, generate
+
+WARM_UP = 2  # requests that are not counted
+BLOCK = 8  # one question of each kind
+FEWEST_BLOCKS = 2
+ANSWER_S = 600.0  # a step of a trillion parameters at the end of a long queue
+PLAIN_SPREAD = 0.03  # of the seconds a token takes: a plain server is known well enough within that
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Question:
+    """`prompt`: its token ids, where the server must be given them."""
+
+    kind: str
+    text: str
+    prompt: tuple[int, ...] | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answered:
+    """A question with its answer. `tally`: its rounds, the last one dropped where the source allows it."""
+
+    question: Question
+    generated: Generated
+    tally: Tally | None = None
+    all_rounds: int = 0
+
+    @property
+    def effort(self) -> Effort:
+        """A token a step where no round was counted."""
+        accepted = sum(self.generated.rounds or ())
+        steps = max(self.all_rounds, self.generated.decoded - accepted)
+        if self.generated.rounds is None and self.all_rounds:
+            steps = self.all_rounds
+        return Effort(seconds=self.generated.decode_s or 0.0, tokens=self.generated.decoded, steps=steps)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measurement:
+    """What one server showed at one concurrency. `idle`: it has counters, and they did not move."""
+
+    concurrency: int
+    answers: tuple[Answered, ...]
+    seconds: float
+    source: Source = Source.NONE
+    why_none: str = ""
+    idle: bool = False
+    acceptance: Acceptance | None = None
+    failed: tuple[str, ...] = ()
+
+    @property
+    def tokens_per_s(self) -> float:
+        return sum(each.generated.count for each in self.answers) / self.seconds
+
+    @property
+    def first_token_s(self) -> float | None:
+        found = [each.generated.first_s for each in self.answers if each.generated.first_s is not None]
+        return median(found) if found else None
+
+    @property
+    def token_s(self) -> float | None:
+        """Mean seconds between two tokens."""
+        tokens = sum(each.effort.tokens for each in self.answers)
+        return sum(each.effort.seconds for each in self.answers) / tokens if tokens else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """`tokens` an answer; `most` questions; `margin` in tokens a round; `drafts`: the k, 0 without."""
+
+    questions: tuple[Question, ...]
+    tokens: int
+    most: int
+    margin: float
+    drafts: int = 0
+    salt: str = field(default_factory=lambda: uuid.uuid4().hex)
+
+
+def read_questions(path: Path | None) -> tuple[Question, ...]:
+    """A question of each kind in turn. Raises UsageError, or DataProblem naming file and line."""
+    if path is None:
+        text = (resources.files("shakedown.acceptance") / "prompts.jsonl").read_text()
+    else:
+        try:
+            text = path.read_text()
+        except (OSError, UnicodeDecodeError) as problem:
+            raise UsageError(f"{path} cannot be read: {problem}") from None
+    found = [
+        question_of(line, f"{path or 'the built-in prompts'}:{number}")
+        for number, line in enumerate(text.splitlines(), 1)
+        if line.strip()
+    ]
+    if not found:
+        raise UsageError(f"{path} holds no prompt", FORMS)
+    kinds: dict[str, list[Question]] = {}
+    for question in found:
+        kinds.setdefault(question.kind, []).append(question)
+    deepest = max(map(len, kinds.values()))
+    return tuple(each[n] for n in range(deepest) for each in kinds.values() if n < len(each))
+
+
+FORMS = 'a line holds {"text": "..."}, {"turns": ["..."]} or {"messages": [{"role", "content"}]}; also "kind"'
+
+
+def question_of(line: str, place: str) -> Question:
+    """The first thing that a user says in it. Raises DataProblem."""
+    try:
+        found = json.loads(line)
+        text = first_text(found)
+    except (ValueError, TypeError, KeyError, IndexError, AttributeError):
+        text = None
+    if not isinstance(text, str) or not text.strip():
+        raise DataProblem(f"{place} is no prompt", FORMS)
+    kind = found.get("kind", found.get("category"))
+    return Question(kind=kind if isinstance(kind, str) else "", text=text)
+
+
+def first_text(found: Any) -> Any:
+    if "messages" in found:
+        return next(each["content"] for each in found["messages"] if each["role"] == "user")
+    return found["turns"][0] if "turns" in found else found["text"]
+
+
+def measure_server(
+    target: Target, plan: Plan, *, concurrency: int, number: int | None, talk: Talk
+) -> Measurement:
+    """Asks `number` questions, or as many as the interval needs.
+
+    Raises EnvironmentProblem where the server dies, or answers no question at all.
+    """
+    plan = replace(plan, salt=uuid.uuid4().hex)
+    for _ in range(WARM_UP):
+        refuse_dead(ask(target, Question(kind="", text="Say hello."), plan), target, 0)
+    before = read_counters(target)
+    blocks: list[list[Answered]] = []
+    began_s = time.monotonic()
+    size = max(BLOCK, 2 * concurrency)
+    questions = plan.questions[: number or plan.most]
+    with ThreadPoolExecutor(concurrency, thread_name_prefix="accept") as pool:
+        for at in range(0, len(questions), size):
+            blocks.append(ask_block(target, questions[at : at + size], plan, pool, concurrency))
+            answers = [each for block in blocks for each in block]
+            refuse_dead(answers[-1].generated, target, len(answers))
+            if number is None and len(blocks) >= FEWEST_BLOCKS and decided(answers, plan):
+                break
+            talk.say(f"accept: {len(answers)} answers, {told(answers, plan)}")
+    seconds = time.monotonic() - began_s
+    return concluded(blocks, plan, concurrency, seconds, before, read_counters(target))
+
+
+def ask_block(
+    target: Target,
+    questions: Sequence[Question],
+    plan: Plan,
+    pool: ThreadPoolExecutor,
+    concurrency: int,
+) -> list[Answered]:
+    """With one request at a time each has the server's counters to itself, else the block has."""
+    if concurrency > 1:
+        before = read_counters(target)
+        everyone = list(pool.map(lambda question: ask(target, question, plan), questions))
+        shared = counted(before, read_counters(target), plan.drafts)
+        found = [answered(q, g, plan, None) for q, g in zip(questions, everyone, strict=True)]
+        if shared is not None and found and all(each.tally is None for each in found):
+            found = shared_out(found, shared)
+        return found
+    found = []
+    for question in questions:
+        before = read_counters(target) if plan.drafts else None
+        generated = ask(target, question, plan)
+        after = read_counters(target) if plan.drafts and generated.rounds is None else None
+        found.append(answered(question, generated, plan, counted(before, after, plan.drafts)))
+        if generated.lost:
+            break
+    return found
+
+
+def shared_out(found: Sequence[Answered], counted: Tally) -> list[Answered]:
+    """The block's rounds as one observation; for the pace each answer has its share of them."""
+    tokens = max(1, sum(each.generated.decoded for each in found))
+    shared = [
+        replace(each, all_rounds=round(counted.rounds * each.generated.decoded / tokens)) for each in found
+    ]
+    return [replace(shared[0], tally=counted), *shared[1:]]
+
+
+def ask(target: Target, question: Question, plan: Plan) -> Generated:
+    salt = plan.salt if target.engine == "vllm" else ""
+    return generate(
+        target, question.text, tokens=plan.tokens, deadline_s=ANSWER_S, prompt=question.prompt, salt=salt
+    )
+
+
+def answered(question: Question, generated: Generated, plan: Plan, counters: Tally | None) -> Answered:
+    if generated.rounds is not None:
+        placed = place_rounds(generated.rounds, len(generated.tokens))
+        if placed is not None:
+            kept = [each.accepted for each in whole_rounds(placed, len(generated.tokens), plan.drafts)]
+        else:
+            kept = list(generated.rounds[:-1])
+        tally = Tally.of_rounds(kept, plan.drafts)
+        return Answered(question=question, generated=generated, tally=tally, all_rounds=len(generated.rounds))
+    if generated.histogram is not None:
+        tally = Tally.of_histogram(generated.histogram, plan.drafts)
+        return Answered(question=question, generated=generated, tally=tally, all_rounds=tally.rounds)
+    return Answered(
+        question=question,
+        generated=generated,
+        tally=counters,
+        all_rounds=counters.rounds if counters else 0,
+    )
+
+
+def counted(before: object, after: object, drafts: int) -> Tally | None:
+    if not isinstance(before, SpeculationCounters) or not isinstance(after, SpeculationCounters):
+        return None
+    return tally_of(after, drafts).less(tally_of(before, drafts))
+
+
+def tally_of(counters: SpeculationCounters, drafts: int) -> Tally:
+    deep = [*counters.per_position, *[0.0] * drafts][:drafts]
+    return Tally(rounds=round(counters.rounds), accepted=tuple(round(each) for each in deep))
+
+
+def refuse_dead(generated: Generated, target: Target, answers: int) -> None:
+    if generated.lost:
+        raise EnvironmentProblem(
+            f"the server at {target.base_url} was lost after {answers} answers: {generated.error}",
+            "its log says why: see `shakedown runs`",
+        )
+
+
+def decided(answers: Sequence[Answered], plan: Plan) -> bool:
+    if plan.drafts:
+        found = acceptance_of([each.tally for each in answers if each.tally is not None])
+        if found is None or found.tokens_per_round.low is None or found.tokens_per_round.high is None:
+            return False
+        return found.tokens_per_round.high - found.tokens_per_round.low <= 2 * plan.margin
+    paces = [e.effort.seconds / e.effort.tokens for e in answers if e.effort.tokens]
+    if len(paces) < FEWEST_BLOCKS * BLOCK:
+        return False
+    mean = fmean(paces)
+    spread = stdev(paces) / math.sqrt(len(paces))
+    return 2 * spread <= PLAIN_SPREAD * mean
+
+
+def told(answers: Sequence[Answered], plan: Plan) -> str:
+    found = acceptance_of([each.tally for each in answers if each.tally is not None])
+    if plan.drafts and found is not None:
+        interval = found.tokens_per_round
+        if interval.low is None or interval.high is None:
+            return f"{interval.value:.2f} tokens a round"
+        return f"{interval.value:.2f} ({interval.low:.2f} to {interval.high:.2f}) tokens a round"
+    tokens, seconds = (sum(getattr(e.effort, name) for e in answers) for name in ("tokens", "seconds"))
+    return f"{tokens / seconds:.1f} tokens/s" if seconds else "no pace yet"
+
+
+def concluded(
+    blocks: Sequence[Sequence[Answered]],
+    plan: Plan,
+    concurrency: int,
+    seconds: float,
+    before: object,
+    after: object,
+) -> Measurement:
+    answers = [each for block in blocks for each in block]
+    good = tuple(each for each in answers if not each.generated.error)
+    failed = tuple(each.generated.error for each in answers if each.generated.error)
+    if not good:
+        raise EnvironmentProblem(f"the server answered none of {len(answers)} questions: {failed[0]}")
+    source, why = source_of(good, after) if plan.drafts else (Source.NONE, "")
+    moved = counted(before, after, plan.drafts)
+    return Measurement(
+        concurrency=concurrency,
+        answers=good,
+        seconds=seconds,
+        source=source,
+        why_none=why,
+        idle=bool(plan.drafts)
+        and source is Source.NONE
+        and (after is None or (moved is not None and not moved.rounds)),
+        acceptance=acceptance_of([each.tally for each in good if each.tally is not None]),
+        failed=failed,
+    )
+
+
+def source_of(answers: Sequence[Answered], counters: object) -> tuple[Source, str]:
+    if any(each.generated.rounds for each in answers):
+        return Source.ROUNDS, ""
+    if any(each.generated.histogram for each in answers):
+        return Source.HISTOGRAM, ""
+    if any(each.tally and each.tally.rounds for each in answers):
+        return Source.COUNTERS, ""
+    if isinstance(counters, str):
+        return Source.NONE, counters
+    return Source.NONE, "it counts no round of speculation"

@@ -1,0 +1,136 @@
+"""The states that an engine hands its drafter, seen in a launch of its own and held against the reference.
+
+It measures no speed: what writes states down is slower.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import torch
+
+from shakedown.acceptance.replay import Comparison
+from shakedown.acceptance.verdict import StatesFinding
+from shakedown.drafter.capture import Request
+from shakedown.drafter.ladders import build_ladders
+from shakedown.drafter.parity import ParityFinding, compare_states
+from shakedown.drafter.patterns import Fault
+from shakedown.drafter.shards import Document
+from shakedown.drafter.tapped import Stage, Tapped, assemble, install_plugin, read_steps, rows_of
+from shakedown.errors import EnvironmentProblem
+from shakedown.jobs.accept_expect import (
+    ReferenceDrafter,
+    expect_drafter,
+    prompt_of,
+    requests_of,
+    told_tokens,
+)
+from shakedown.jobs.accept_launches import Contender
+from shakedown.jobs.accept_measure import Answered, Plan, measure_server
+from shakedown.jobs.request import LaunchRequest
+from shakedown.jobs.result import Talk
+from shakedown.jobs.serving import while_serving
+
+SEQUENCES = 24  # texts whose states are compared
+FEWEST_TOKENS = 24  # of a stage, below which nothing is said of it
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StatesSeen:
+    """`findings` by stage; `errors[slot]`: (rung, relative error) for the picture of the scan; `cell`: the
+    reference drafter on the engine's states, against the engine in that very launch."""
+
+    findings: tuple[StatesFinding, ...]
+    parity: dict[str, ParityFinding]
+    cell: Comparison | None
+
+
+def see_states(
+    launch: LaunchRequest,
+    contender: Contender,
+    reference: ReferenceDrafter,
+    plan: Plan,
+    talk: Talk,
+) -> StatesSeen:
+    """Launches the contender once more with the plug-in. Raises EnvironmentProblem where it shows nothing."""
+    talk.say(f"accept: the states that {contender.name} is handed")
+    with tempfile.TemporaryDirectory(prefix="shakedown-tap-") as place:
+        plugin, steps = Path(place) / "plugin", Path(place) / "steps"
+        plugin.mkdir()
+        steps.mkdir()
+        env = {**contender.launch.env, **install_plugin(plugin, contender.launch.env, steps)}
+        own = replace(launch, launch=replace(contender.launch, env=env))
+        number = min(SEQUENCES, len(plan.questions))
+        measured = while_serving(
+            own,
+            talk,
+            lambda target: measure_server(target, plan, concurrency=1, number=number, talk=talk),
+        )
+        answers = told_tokens(measured)
+        texts = [[*prompt_of(each), *each.generated.tokens] for each in answers]
+        tapped = assemble(list(read_steps(steps)), texts)
+    seen = [(each, found) for each, found in zip(answers, tapped, strict=True) if found is not None]
+    if not seen:
+        raise EnvironmentProblem("the engine's plug-in wrote no states of the answers")
+    return judge_states(reference, [a for a, _ in seen], [t for _, t in seen], plan, talk)
+
+
+def judge_states(
+    reference: ReferenceDrafter,
+    answers: Sequence[Answered],
+    tapped: Sequence[Tapped],
+    plan: Plan,
+    talk: Talk,
+) -> StatesSeen:
+    requests = [short(request) for request in requests_of(answers)]
+    ladders = build_ladders(
+        reference.target,
+        requests,
+        device=reference.device,
+        branches=reference.config.aux_inputs_of,
+        say=talk.say,
+    )
+    parity: dict[str, ParityFinding] = {}
+    for stage in Stage:
+        chosen = [found.stages(len(prompt_of(a)))[stage] for a, found in zip(answers, tapped, strict=True)]
+        parts = [rows_of(ladder, rows) for ladder, rows in zip(ladders, chosen, strict=True)]
+        held = [(part, found) for part, found in zip(parts, tapped, strict=True) if len(part.rows)]
+        if sum(len(part.rows) for part, _ in held) < FEWEST_TOKENS:
+            continue
+        states = [found.aux[:, part.rows] for part, found in held]
+        parity[stage.value] = compare_states(states, [p for p, _ in held], reference.config.aux_inputs_of)
+    documents = [document_of(request, found) for request, found in zip(requests, tapped, strict=True)]
+    return StatesSeen(
+        findings=tuple(finding_of(stage, found) for stage, found in parity.items()),
+        parity=parity,
+        cell=expect_drafter(reference, documents, answers, plan.drafts, plan.margin),
+    )
+
+
+def short(request: Request) -> Request:
+    """Without the last token, which no step ever took in."""
+    return replace(request, tokens=request.tokens[:-1], mask=request.mask[:-1], rows=request.rows[:-1])
+
+
+def document_of(request: Request, tapped: Tapped) -> Document:
+    """With the engine's aux states; the last state is not looked at by a greedy walk."""
+    aux = tapped.aux.transpose(0, 1).flatten(1)
+    last = torch.zeros(len(request.rows), tapped.aux.shape[-1])
+    return Document(
+        tokens=request.tokens,
+        mask=request.mask,
+        aux=aux.float(),
+        last=last,
+        last_rows=request.rows,
+        sample=request.sample,
+    )
+
+
+def finding_of(stage: str, found: ParityFinding) -> StatesFinding:
+    fault = found.fault.value
+    if found.fault is Fault.SAME:
+        fault = "same"
+    return StatesFinding(stage=stage, fault=fault, what=found.what, tokens=found.tokens)

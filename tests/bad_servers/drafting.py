@@ -1,0 +1,122 @@
+"""A small server that looks drafts up in its text, counts rounds as vLLM does, and has planted faults.
+
+    drafting.py --port PORT [--speculative-config JSON] [any flags]
+
+DRAFTING names a fault of the speculating server: blind (two of three rounds accept nothing), alters (a wrong
+draft passes now and then), idle (it never drafts), uncounted (it tells no rounds and has no /metrics), sums
+(it tells rounds in /metrics only), dies (with its twelfth answer). DRAFTING_STEP_S: seconds a step (0.003);
+a round costs 1.3 steps.
+"""
+
+import json
+import os
+import sys
+import time
+import zlib
+from http.server import ThreadingHTTPServer
+
+import http_model
+from stand_in import given_flags
+
+from shakedown.acceptance.lookup import Lookup
+
+settings = {**os.environ, **given_flags(sys.argv[1:])}
+speculation = json.loads(settings.get("--speculative-config", "null"))
+fault = settings.get("DRAFTING", "") if speculation else ""
+step_s = float(settings.get("DRAFTING_STEP_S", "0.003"))
+drafts = speculation["num_speculative_tokens"] if speculation else 0
+lookup = Lookup(shortest=1, longest=3, drafts=max(1, drafts))
+counted = {"drafts": 0, "accepted_tokens": 0}
+per_position = [0] * drafts
+answers = 0
+
+
+def next_token(text: list[int]) -> int:
+    """What the model says next: it repeats itself a good deal, and each question in its own way."""
+    chance = zlib.crc32(repr(text[-1:]).encode())
+    surprise = zlib.crc32(repr((text[:8], len(text))).encode()) % 16 == 0
+    return (chance + len(text) * surprise) % 23
+
+
+def accepted_of(text: list[int], proposed: tuple[int, ...], number: int) -> int:
+    accepted = 0
+    while accepted < len(proposed) and next_token([*text, *proposed[:accepted]]) == proposed[accepted]:
+        accepted += 1
+    return 0 if fault == "blind" and number % 3 else accepted
+
+
+class Server(http_model.Server):
+    def do_GET(self) -> None:
+        if self.path != "/metrics":
+            return super().do_GET()
+        if fault == "uncounted":
+            return self.reply(404, {"detail": "Not Found"})
+        lines = ['vllm:num_requests_running{engine="0"} 0']
+        if speculation:
+            lines += [f'vllm:spec_decode_num_{name}_total{{engine="0"}} {n}' for name, n in counted.items()]
+            name = "vllm:spec_decode_num_accepted_tokens_per_pos_total"
+            lines += [f'{name}{{engine="0",position="{at}"}} {n}' for at, n in enumerate(per_position)]
+        return self.reply(200, "\n".join(lines))
+
+    def chat(self, body: dict) -> None:
+        if not body.get("return_token_ids"):
+            return super().chat(body)
+        global answers
+        answers += 1
+        if fault == "dies" and answers > 12:
+            os._exit(3)
+        said = body["messages"][-1]["content"]
+        prompt = [zlib.crc32(word.encode()) % 23 for word in said.split()]
+        return self.draft(prompt, body["max_tokens"])
+
+    def complete(self, body: dict) -> None:
+        """Asked for the likeliest tokens after some."""
+        if body.get("logprobs") != 20:
+            return super().complete(body)
+        best = next_token(body["prompt"])
+        likeliest = {f"token_id:{best}": -0.1, f"token_id:{(best + 1) % 23}": -3.0}
+        return self.reply(200, {"choices": [{"text": "", "logprobs": {"top_logprobs": [likeliest]}}]})
+
+    def draft(self, prompt: list[int], most: int) -> None:
+        self.send_response(200)
+        self.send_header("content-type", "text/event-stream")
+        self.send_header("transfer-encoding", "chunked")
+        self.end_headers()
+        text, rounds = [*prompt], []
+        while len(text) < len(prompt) + most:
+            proposed = lookup.propose(text) if drafts and fault != "idle" and len(text) > len(prompt) else ()
+            time.sleep(step_s * (1.3 if proposed else 1))
+            accepted = accepted_of(text, proposed, len(rounds))
+            came = [*proposed[:accepted]]
+            came.append(next_token([*text, *came]))
+            if proposed:
+                rounds.append(accepted)
+                counted["drafts"] += 1
+                counted["accepted_tokens"] += accepted
+                for position in range(accepted):
+                    per_position[position] += 1
+            if fault == "alters" and len(rounds) % 7 == 3 and proposed:
+                came[-1] = (came[-1] + 5) % 23
+            came = came[: len(prompt) + most - len(text)]
+            first = len(text) == len(prompt)
+            text += came
+            event = {"choices": [{"delta": {"content": "x" * len(came)}, "token_ids": came}]}
+            self.event({**event, "prompt_token_ids": prompt} if first else event)
+        last: dict = {"choices": [], "usage": {"completion_tokens": most}}
+        if rounds and fault not in {"uncounted", "sums"}:
+            last["metrics"] = {"speculative_decoding": {"per_step_accepted": rounds}}
+        self.event(last)
+        self.chunk(b"data: [DONE]\n\n")
+        self.chunk(b"")
+
+
+def main() -> None:
+    options = http_model.options
+    options.fault, options.key, options.root, options.name = "none", None, "", "tiny"
+    server = ThreadingHTTPServer(("127.0.0.1", int(settings["--port"])), Server)
+    print("INFO:     Application startup complete.", flush=True)
+    server.serve_forever()
+
+
+if __name__ == "__main__":
+    main()

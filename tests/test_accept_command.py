@@ -1,0 +1,104 @@
+"""`shakedown accept` on a small server that speculates for real and misbehaves on purpose: prompt lookup."""
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.slow  # three launches each
+
+SERVER = Path(__file__).parent / "bad_servers" / "drafting.py"
+LOOKUP = {"method": "ngram", "num_speculative_tokens": 3, "prompt_lookup_min": 1, "prompt_lookup_max": 3}
+ACCEPT = ("accept", "--engine", "vllm", "--requests", "16", "--tokens", "40")
+
+
+def launch(port: int, config: dict | None = None) -> list[str]:
+    argv = [sys.executable, str(SERVER), "--port", str(port), "--model", "tiny"]
+    return [*argv, "--speculative-config", json.dumps(config or LOOKUP)]
+
+
+def test_a_healthy_server_drafts_as_expected_and_says_the_same(shakedown, port):
+    said = shakedown(*ACCEPT, launch=launch(port))
+    found = said.document
+    assert (said.code, found["verdict"], found["blame"]) == (0, "serves as trained", "none"), said.stderr
+    entry = found["drafters"][0]
+    assert entry["source"] == "every round of each request"
+    assert entry["comparison"]["standing"] == "equal"
+    assert entry["comparison"]["rounds_alike"] == 1.0
+    assert found["tokens_per_round"]["low"] <= found["tokens_per_round"]["value"]
+    assert len(found["per_position"]) == 3
+    assert entry["text"]["same"] == entry["text"]["compared"] >= 16
+    assert found["break_even"] > 0  # a loaded machine may make it anything
+    assert found["plain"][0]["before"]["requests"] >= 16
+    assert entry["at"][0]["drift"] is not None
+    assert len({each["kind"] for each in entry["by_kind"]}) == 8
+
+
+def test_a_server_that_only_has_sums_is_judged_by_them(shakedown, port):
+    found = shakedown(*ACCEPT, launch=launch(port), env={"DRAFTING": "sums"}).document
+    assert found["drafters"][0]["source"] == "the server's counters before and after each request"
+    assert found["drafters"][0]["comparison"]["rounds_alike"] is None
+    assert found["blame"] in {"none", "undecided"}  # last rounds are in it
+
+
+def test_a_server_that_drops_drafts_is_below_what_the_text_gives(shakedown, port):
+    said = shakedown(*ACCEPT, launch=launch(port), env={"DRAFTING": "blind"})
+    assert (said.code, said.document["verdict"]) == (1, "accepts less than it should"), said.stderr
+    assert said.document["blame"] == "drafter_path"  # prompt lookup is handed no states
+    assert said.document["drafters"][0]["comparison"]["difference"]["high"] < -0.1
+    assert "accept_length >= " in said.document["next"][0]
+
+
+def test_a_server_that_lets_wrong_drafts_pass_alters_the_text(shakedown, port):
+    said = shakedown(*ACCEPT, launch=launch(port), env={"DRAFTING": "alters"})
+    assert (said.code, said.document["verdict"]) == (1, "alters the text"), said.stderr
+    assert said.document["blame"] == "drafter_path"
+
+
+def test_speculation_that_is_silently_off_is_said(shakedown, port):
+    said = shakedown(*ACCEPT, launch=launch(port), env={"DRAFTING": "idle"})
+    assert (said.code, said.document["verdict"]) == (1, "does not speculate"), said.stderr
+    assert "was told to speculate and does not" in said.document["why"][0]
+
+
+def test_a_server_without_counters_is_undecided(shakedown, port):
+    said = shakedown(*ACCEPT, launch=launch(port), env={"DRAFTING": "uncounted"})
+    assert (said.code, said.document["blame"]) == (125, "undecided"), said.stderr
+    assert "/metrics tells nothing (404)" in said.document["why"][0]
+
+
+def test_a_server_that_dies_in_the_middle_is_an_error_with_the_number_of_answers(shakedown, port):
+    said = shakedown(*ACCEPT, launch=launch(port), env={"DRAFTING": "dies"})
+    assert said.code == 125
+    assert "was lost after" in said.document["error"], said.document
+
+
+def test_too_few_answers_say_how_many_rounds_are_missing(shakedown, port, tmp_path):
+    prompts = tmp_path / "few.jsonl"
+    prompts.write_text("".join(json.dumps({"text": f"Count to {n}."}) + "\n" for n in range(3)))
+    said = shakedown(*ACCEPT, "--prompts", str(prompts), launch=launch(port))
+    assert (said.code, said.document["blame"]) == (125, "undecided"), said.stderr
+    assert said.document["more_rounds"] > 0
+    assert f"about {said.document['more_rounds']} more rounds would" in said.document["why"][0]
+
+
+@pytest.mark.parametrize(
+    ("words", "given", "said"),
+    [
+        ((), ["--model", "tiny"], "does not speculate, and no --drafter is given"),
+        ((), ["--speculative-config", '{"method": "ngram"}'], "does not say how many tokens are drafted"),
+    ],
+)
+def test_what_cannot_be_compared_is_refused(shakedown, port, words, given, said):
+    argv = [sys.executable, str(SERVER), "--port", str(port), *given]
+    refused = shakedown(*ACCEPT, *words, launch=argv)
+    assert refused.code == 2
+    assert said in refused.document["error"]
+
+
+def test_a_dry_run_shows_the_three_launches(shakedown, port):
+    lines = shakedown(*ACCEPT, "--dry-run", launch=launch(port)).document["dry_run"]
+    assert len(lines) == 3
+    assert "--speculative-config" not in lines[0]
+    assert "--speculative-config" in lines[1]
