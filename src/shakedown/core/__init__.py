@@ -75,6 +75,7 @@ from shakedown.core.records import (
 from shakedown.core.verdicts import (
     Evidence,
     Judgement,
+    Loading,
     Match,
     Phase,
     PhaseSpan,
@@ -120,6 +121,7 @@ __all__ = [
     "Launch",
     "Layout",
     "Listener",
+    "Loading",
     "LogLine",
     "LogNormal",
     "LogprobStyle",

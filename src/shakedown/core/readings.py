@@ -38,6 +38,7 @@ class ProcessSample:
     read_bytes: int  # rchar: includes the page cache, excludes recv()
     written_bytes: int
     threads: int
+    disk_bytes: int = 0  # what the block devices had to give, also for mapped files
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -94,6 +94,15 @@ class Signature:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Loading:
+    """What loading the weights cost: all processes together, to a second before and after."""
+
+    seconds: float
+    disk_bytes: int
+    cpu_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Judgement:
     """A verdict with everything behind it.
 
@@ -119,6 +128,7 @@ class Judgement:
     environment: bool = False
     measured: tuple[Measured, ...] = ()
     passed: Phase | None = None
+    loading: Loading | None = None
     node: str = ""
     rank: int | None = None
 

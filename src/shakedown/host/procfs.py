@@ -135,11 +135,11 @@ def read_cgroups(pid: int) -> str:
     return (_read(f"/proc/{pid}/cgroup") or b"").decode("utf-8", "replace")
 
 
-def read_io(pid: int) -> tuple[int, int]:
-    """(bytes read, bytes written) through system calls; zeros where we may not look."""
+def read_io(pid: int) -> tuple[int, int, int]:
+    """(bytes read, bytes written) by system calls, bytes off the disks; zeros where we may not look."""
     raw = _read(f"/proc/{pid}/io") or b""
     fields = dict(line.split(b": ", 1) for line in raw.splitlines() if b": " in line)
-    return int(fields.get(b"rchar", 0)), int(fields.get(b"wchar", 0))
+    return int(fields.get(b"rchar", 0)), int(fields.get(b"wchar", 0)), int(fields.get(b"read_bytes", 0))
 
 
 def socket_inodes(pid: int) -> set[int] | None:

@@ -24,7 +24,7 @@ class Sampler:
         stat = procfs.read_stat(pid)
         if stat is None or stat.started_ticks != ticks:
             return None
-        read_bytes, written_bytes = procfs.read_io(pid)
+        read_bytes, written_bytes, disk_bytes = procfs.read_io(pid)
         return ProcessSample(
             pid=pid,
             started_ticks=ticks,
@@ -39,6 +39,7 @@ class Sampler:
             read_bytes=read_bytes,
             written_bytes=written_bytes,
             threads=stat.threads,
+            disk_bytes=disk_bytes,
         )
 
     def _name(self, stat: Stat, redactor: Redactor) -> str:

@@ -17,11 +17,13 @@ from shakedown.jobs.reading import Reading, asked_for_random_weights, own_limits
 from shakedown.jobs.request import LaunchRequest
 from shakedown.jobs.result import Progress, Talk
 from shakedown.ledger import MODEL_FACT, WEIGHTS_FACT, Ledger
+from shakedown.ledger.place import file_system
 from shakedown.redact import Redactor
 from shakedown.trial import Occasion, Stated, Subject
 from shakedown.watch import Assessment, Limits
 
 NODES_FACT = "nodes"  # names of the nodes, of a launch on several
+PLACE_FACT = "weights_on"  # the kind of file system they lie on
 DETACHED_FACT = "detached"  # no terminal can end its watch: `stop ID` may
 
 
@@ -36,7 +38,7 @@ def facts_of(reading: Reading) -> dict[str, str]:
         facts["port"] = str(reading.port)
     folder = model_folder(command)
     if folder is not None and (weights := weight_bytes(folder)):
-        facts[WEIGHTS_FACT] = str(weights)
+        facts |= {WEIGHTS_FACT: str(weights), PLACE_FACT: file_system(folder)}
     return facts
 
 

@@ -15,6 +15,7 @@ from shakedown.errors import LedgerProblem
 FOLDER_MODE = 0o700
 FILE_MODE = 0o600
 # WAL keeps its index in shared memory, which two hosts of one network folder do not share.
+MOUNTS = Path("/proc/self/mountinfo")
 NETWORK_FILE_SYSTEMS = frozenset(
     {"nfs", "nfs4", "cifs", "smb3", "lustre", "beegfs", "gpfs", "ceph", "glusterfs", "9p"}
     | {"fuse.sshfs", "fuse.glusterfs", "fuse.ceph"}
@@ -81,16 +82,21 @@ def _refuse_shared(path: Path) -> None:
         raise LedgerProblem(f"the ledger is not opened: {path} is not a regular file", ELSEWHERE)
 
 
-def on_network(path: Path, mounts: Path = Path("/proc/self/mountinfo")) -> bool:
+def on_network(path: Path, mounts: Path = MOUNTS) -> bool:
     """Whether `path` lies on a file system that several hosts may share."""
+    return file_system(path, mounts) in NETWORK_FILE_SYSTEMS
+
+
+def file_system(path: Path, mounts: Path = MOUNTS) -> str:
+    """The kind of file system that `path` lies on ("ext4", "nfs4"); "" where nobody tells."""
     try:
         lines = mounts.read_text(errors="replace").splitlines()
     except OSError:
-        return False
+        return ""
     best, found = -1, ""
     for line in lines:
         before, _, after = line.partition(" - ")
         point = Path(before.split()[4].replace("\\040", " "))
         if len(point.parts) >= best and path.resolve().is_relative_to(point):
             best, found = len(point.parts), after.split()[0]
-    return found in NETWORK_FILE_SYSTEMS
+    return found

@@ -14,6 +14,7 @@ from typing import Self
 from shakedown.core import Judgement, Phase, SearchRecord, TrialRecord
 from shakedown.report.document import SCHEMA, Document, whole
 from shakedown.report.escape import cell, clean, prose
+from shakedown.report.loading import load_words
 from shakedown.report.recipe import first_cause
 from shakedown.report.shell import quoted
 from shakedown.report.words import (
@@ -113,6 +114,7 @@ def compare(left: Side, right: Side) -> Comparison:
         ("first cause", *(side.judgement.cause if side.judgement else "" for side in sides)),
         ("suspect", *(_suspect(side.judgement) for side in sides)),
         ("proven or likely", *(side.cause for side in sides)),
+        ("weights", *(load_words(s.record) if isinstance(s.record, TrialRecord) else "" for s in sides)),
         ("seconds", *(seconds_words(s.seconds) if s.seconds is not None else "" for s in sides)),
         ("started", *(side.record.started_at for side in sides)),
     ]

@@ -22,6 +22,7 @@ from shakedown.core import (
     TrialRecord,
 )
 from shakedown.report.escape import clean, storable
+from shakedown.report.loading import load_document
 from shakedown.report.recipe import Recipe, first_cause, proven_recipe
 from shakedown.report.words import next_steps
 
@@ -34,7 +35,8 @@ Document = dict[str, Any]
 def run_document(record: TrialRecord, *, command: str = "run") -> Document:
     """One launch. `verdict` is null while it is not judged (`state` says why)."""
     head = {"schema": SCHEMA, "command": command}
-    return whole(head | _judged(record.judgement) | _trial_facts(record) | {"next": next_steps(record)})
+    more = {"loading": load_document(record), "next": next_steps(record)}
+    return whole(head | _judged(record.judgement) | _trial_facts(record) | more)
 
 
 def isolate_document(

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Sequence
 
 from shakedown.core import Conclusion, SearchRecord, TrialRecord
 from shakedown.report.escape import clean
+from shakedown.report.loading import load_words
 from shakedown.report.recipe import Recipe, first_cause, proven_recipe
 from shakedown.report.shell import command
 from shakedown.report.words import (
@@ -57,6 +58,7 @@ def run_summary(record: TrialRecord) -> list[str]:
             lines += labelled("" if at else "marks", said)
         times = [f"{time.phase.value} {time.words}" for time in phase_times(judgement, record.seconds)]
         lines += labelled("phases", " · ".join(times), limit=1000) if times else []
+        lines += labelled("weights", words) if (words := load_words(record)) else []
         for at, evidence in enumerate(judgement.evidence[:MOST_EVIDENCE]):
             said = f"{seconds_words(evidence.at_s)} {evidence.kind}: {evidence.text}"
             lines += labelled("" if at else "evidence", said, limit=200)

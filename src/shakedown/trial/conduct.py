@@ -104,6 +104,7 @@ def run_trial(host: Host, subject: Subject, folder: Path, look_on: Callable[[Ass
             host.disarm(run)
         watcher = Watcher(host, run, subject.engine, limits=subject.limits, port=subject.port)
         judgement = observe(host, run, subject, watcher, look_on)
+        judgement = replace(judgement, loading=watcher.loading)
         if subject.work is not None and judgement.serves:
             subject.work()
         if subject.look_after is not None and judgement.verdict in LOOKED_AFTER:

@@ -16,6 +16,7 @@ from shakedown.core import (
     Host,
     Judgement,
     Listener,
+    Loading,
     Phase,
     PhaseSpan,
     Run,
@@ -24,6 +25,7 @@ from shakedown.core import (
 )
 from shakedown.watch.causes import ErrorFinder, says_held_port
 from shakedown.watch.decide import decide, foresee
+from shakedown.watch.loading import LoadMeter
 from shakedown.watch.log import LogReader, WatchedLine
 from shakedown.watch.phases import Timeline
 from shakedown.watch.proc import Progress
@@ -71,6 +73,7 @@ class Watcher:
         self._reader = LogReader(engine)
         self._errors = ErrorFinder(engine)
         self._timeline = Timeline(engine)
+        self._load = LoadMeter()
         self._readings = Readings(host, run, engine, port, self._limits)
         self._offset = 0
         self._lines: deque[WatchedLine] = deque(maxlen=KEPT_LINES)
@@ -120,6 +123,10 @@ class Watcher:
         return dict(self._silences)
 
     @property
+    def loading(self) -> Loading | None:
+        return self._load.loading
+
+    @property
     def pids(self) -> tuple[int, ...]:
         """Every process of the launch that was seen, the living first."""
         return self._readings.pids
@@ -136,6 +143,7 @@ class Watcher:
         if self._signalled or (self._last is not None and self._last.judgement is not None):
             return self._freeze(new_lines)
         moved = [*self._readings.cheap(self._now_s)]
+        self._load.feed(self._timeline.common, self._readings.samples, self._now_s)
         moved += [self._line_progress(line) for line in new_lines if line.moved]
         self._advance(moved)
         moved = [*self._readings.sparse(self._now_s, self._quiet_s, self._budget_s)]

@@ -158,6 +158,10 @@ class Readings:
     # --- what the readings come to ----------------------------------------------------------------------
 
     @property
+    def samples(self) -> tuple[ProcessSample, ...]:
+        return tuple(memory.sample for memory in self._book.memories.values())
+
+    @property
     def pids(self) -> tuple[int, ...]:
         """Every process seen so far; the kernel's log names the dead."""
         living = (memory.sample.pid for memory in self._book.memories.values())
