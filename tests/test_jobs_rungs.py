@@ -45,9 +45,9 @@ def names(base, factors):
 
 def test_the_rungs_of_one_gpu_and_of_two_ranks(tmp_path):
     one = names(*base_for(tmp_path))
-    assert one == ["torch", "matmul", "triton", "engine kernels", "attention", TINY, DUMMY]
+    assert one == ["torch", "matmul", "triton", "graph", "engine kernels", "attention", TINY, DUMMY]
     two = names(*base_for(tmp_path, "--tensor-parallel-size", "2"))
-    assert "all-reduce" in two
+    assert two[two.index("attention") + 1 :][:2] == ["peers", "all-reduce"]
     assert "triton" not in names(*base_for(tmp_path, "--device", "cpu", engine="sglang"))
 
 

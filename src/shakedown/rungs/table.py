@@ -64,8 +64,18 @@ SCRIPT_RUNGS = (
     ScriptRung(
         name="triton", title="a Triton kernel compiles and is right", script="rung_triton", device="cuda"
     ),
+    ScriptRung(
+        name="graph", title="a CUDA graph is captured and replays right", script="rung_graph", device="cuda"
+    ),
     ScriptRung(name="engine kernels", title="the engine's small kernels are right", script="rung_kernels"),
     ScriptRung(name="attention", title="attention on tiny tensors is right", script="rung_attention"),
+    ScriptRung(
+        name="peers",
+        title="the GPUs read each other's memory right",
+        script="rung_peers",
+        device="cuda",
+        ranks=2,
+    ),
     ScriptRung(
         name="all-reduce", title="an all-reduce over the ranks is right", script="rung_all_reduce", ranks=2
     ),

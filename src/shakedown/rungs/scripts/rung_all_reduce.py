@@ -1,4 +1,4 @@
-"""All-reduce over as many ranks as the launch has, in its environment: the sum is right on every rank.
+"""All-reduce over as many ranks as the launch has, in its environment, on GPUs also from a CUDA graph.
 
 The ranks meet at the launch's own host address where it names one, else on the loopback.
 """
@@ -25,7 +25,26 @@ def rank(number):
         if not bool((tensor == RANKS * (RANKS + 1) / 2).all()):
             raise RungFailed(f"rank {number}: the sum of {count} numbers over {RANKS} ranks is wrong")
     print(f"rank {number} has summed", flush=True)
+    if DEVICE == "cuda":
+        sum_in_a_graph(number)
     dist.destroy_process_group()
+
+
+def sum_in_a_graph(number):
+    import torch
+    import torch.distributed as dist
+
+    tensor, graph = torch.zeros(4096, device="cuda"), torch.cuda.CUDAGraph()
+    torch.cuda.synchronize()
+    with torch.cuda.graph(graph):
+        dist.all_reduce(tensor)
+    for _ in range(3):
+        tensor.fill_(float(number + 1))
+        graph.replay()
+        torch.cuda.synchronize()
+        if not bool((tensor == RANKS * (RANKS + 1) / 2).all()):
+            raise RungFailed(f"rank {number}: an all-reduce replayed from a CUDA graph sums wrongly")
+    print(f"rank {number} has summed in a graph", flush=True)
 
 
 def main():
