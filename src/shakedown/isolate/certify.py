@@ -90,12 +90,17 @@ class Evidence:
         return self.state(demand) is False and self.shows(demand.kept) is Showing.OTHER
 
 
-def demands(arena: Arena, sets: Sequence[Names], remedy: Names | None) -> tuple[Demand, ...]:
-    """The certificate of causes that are each enough alone; `remedy` is what the workaround removes."""
+def demands(
+    arena: Arena, sets: Sequence[Names], remedy: Names | None, evidence: Evidence, *, sure: bool
+) -> tuple[Demand, ...]:
+    """The certificate of causes that are each enough alone; `remedy` is what the workaround removes.
+
+    `sure`: the failure seems to show every time.
+    """
     found: list[Demand] = []
     for members in sets:
-        found += demands_of(arena, members)
-    if len(sets) == 1 and len(sets[0]) > 1:
+        found += demands_of(arena, members, evidence)
+    if len(sets) == 1 and len(sets[0]) > 1 and not sure:
         found += _missed(arena, sets[0])
     if remedy is not None:
         found.append(
@@ -120,7 +125,7 @@ def base_demand(arena: Arena) -> Demand:
     )
 
 
-def demands_of(arena: Arena, members: Names) -> tuple[Demand, ...]:
+def demands_of(arena: Arena, members: Names, evidence: Evidence) -> tuple[Demand, ...]:
     alone = Demand(
         check=ALONE,
         kept=arena.alone(members),
@@ -131,7 +136,7 @@ def demands_of(arena: Arena, members: Names) -> tuple[Demand, ...]:
     less = [
         Demand(
             check=ONE_LESS,
-            kept=arena.one_less(members, member),
+            kept=_one_less(arena, members, member, evidence),
             wants=Showing.SERVES,
             purpose=Purpose.ONE_LESS,
             reason=f"{spoken(members)} alone, less {member}, should not fail",
@@ -141,9 +146,24 @@ def demands_of(arena: Arena, members: Names) -> tuple[Demand, ...]:
     return (alone, *less)
 
 
+def _one_less(arena: Arena, members: Names, member: str, evidence: Evidence) -> Names:
+    """The configuration in which a member is missed.
+
+    What a single factor needs may be kept without it; the user's own command less the factor shows as
+    much and is launched anyway, unless something else makes that one fail.
+    """
+    less = arena.one_less(members, member)
+    if len(members) > 1 or less == arena.floor:
+        return less
+    whole = arena.removed(members)
+    fails = evidence.shows(whole) in (Showing.FAILS, Showing.OTHER) or evidence.tally(whole).fails
+    return less if fails else whole
+
+
 def _missed(arena: Arena, members: Names) -> list[Demand]:
-    """Each member of an interaction must be missed in the whole, too: a single flag that once did not
-    fail looks like one (of causes that fail 70 % of the time this finds 92 in 100, without it 88)."""
+    """Each member of an interaction must be missed in the whole, too, where failures are not sure: a single
+    flag that once did not fail looks like one (of causes that fail 70 % of the time this finds 92 in 100,
+    without it 88)."""
     return [
         Demand(
             check=ONE_LESS,

@@ -125,7 +125,7 @@ def _cause(search: Search, finding: Finding) -> Cause:
         or compare(step.outcome.judgement.signature, arena.target) is Match.COMPATIBLE
         or step.outcome.judgement.passed is not None
     }
-    demanded = demands_of(arena, finding.members)
+    demanded = demands_of(arena, finding.members, finding.evidence)
     certificate = [
         (name, check(finding.evidence, [demand for demand in demanded if demand.check == name], instead))
         for name in (ALONE, ONE_LESS)

@@ -11,7 +11,7 @@ from shakedown.core import Outcome, Purpose
 from shakedown.isolate.arena import Arena, Rates, read
 from shakedown.isolate.certify import Evidence, by_wald
 from shakedown.isolate.closure import Names
-from shakedown.isolate.judge import Showing, classify, decide
+from shakedown.isolate.judge import SURE, Showing, classify, decide
 from shakedown.isolate.notebook import Notebook, Substitutes
 from shakedown.isolate.tell import conclude
 
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 MOST_LOOKS = (
     12  # at one configuration; at the lowest rate that is searched, 0.2, fourteen bound a miss at 5 %
 )
-SURE = 0.9  # flake rate above which one look is told as sure
 
 
 class Inquiry:

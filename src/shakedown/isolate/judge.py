@@ -19,6 +19,7 @@ OF_ONE_MODE = frozenset({Phase.COMPILE, Phase.GRAPH_CAPTURE})
 ALIKE = 0.6  # share of words two wordings of one exception have in common
 
 EPSILON = 0.01  # chance that a launch without the cause shows the same failure
+SURE = 0.9  # flake rate above which one look at a configuration counts as sure
 ERROR = 0.05  # Wald's limits: at most this share of single decisions is wrong
 
 
