@@ -23,6 +23,7 @@ from shakedown.cli.options import (
     json_option,
     launch_options,
     ledger_option,
+    machine_options,
     nodes_option,
 )
 from shakedown.cli.output import choose_talk, print_usage, settle_streams, unread_help
@@ -42,6 +43,12 @@ class Commands(click.Group):
     def invoke(self, ctx: click.Context) -> Any:
         with unread_help():
             return super().invoke(ctx)
+
+
+def refuse_machine(options: dict[str, Any]) -> None:
+    """A launch file names its nodes' own machines."""
+    if options.get("host") or options.get("via"):
+        raise UsageError("--launch starts its nodes on this machine: give neither --host nor --via with it")
 
 
 @click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
@@ -68,6 +75,7 @@ def run(
         from shakedown.jobs.run import run_job
 
         if nodes is not None:
+            refuse_machine(options)
             from shakedown.jobs.nodes import run_nodes_job
 
             if keep or detach:
@@ -109,6 +117,7 @@ def isolate(
 
         request, talk = LaunchRequest.here(command, **options), choose_talk()
         if nodes is not None:
+            refuse_machine(options)
             from shakedown.jobs.nodes_isolate import isolate_nodes_job
 
             if pid is not None:
@@ -116,15 +125,9 @@ def isolate(
             return isolate_nodes_job(
                 request, nodes, talk, max_launches=max_launches, resume=resume, seed=seed
             )
-        if pid is not None:
-            from shakedown.jobs.borrowed import borrow
-
-            if command or resume:
-                raise UsageError(
-                    "--pid reads the command from a process: give neither CMD nor --resume with it"
-                )
-            request = borrow(pid, request, talk)
-        return isolate_job(request, talk, max_launches=max_launches, resume=resume, seed=seed)
+        if pid is not None and (command or resume):
+            raise UsageError("--pid reads the command from a process: give neither CMD nor --resume with it")
+        return isolate_job(request, talk, max_launches=max_launches, resume=resume, seed=seed, pid=pid)
 
     finish("isolate", as_json, job)
 
@@ -136,6 +139,7 @@ def isolate(
 )
 @click.option("--numeric", is_flag=True, help="Also send requests for log-probabilities.")
 @engine_option
+@machine_options
 @click.option("--deadline", type=Duration(), help="Judge what is known after this long: 90s, 10m, 2h.")
 @ledger_option
 @json_option
@@ -147,6 +151,8 @@ def attach(
     deadline: float | None,
     ledger: Path | None,
     as_json: bool,
+    host: str | None,
+    via: str | None,
 ) -> None:
     """Judge a running server, whoever started it; never stop it."""
 
@@ -155,7 +161,14 @@ def attach(
         from shakedown.jobs.running import AttachRequest
 
         request = AttachRequest(
-            where=target, log=log, numeric=numeric, engine=engine, deadline_s=deadline, ledger=ledger
+            where=target,
+            log=log,
+            numeric=numeric,
+            engine=engine,
+            deadline_s=deadline,
+            ledger=ledger,
+            host=host,
+            via=via,
         )
         return attach_job(request, choose_talk())
 
@@ -165,16 +178,17 @@ def attach(
 @cli.command()
 @command_argument
 @engine_option
+@machine_options
 @click.option("--port", type=click.IntRange(1, 65535), help="Where the server will listen, if CMD hides it.")
 @json_option
-def check(command: tuple[str, ...], engine: str | None, port: int | None, as_json: bool) -> None:
-    """Say what would make CMD fail, before any weights are loaded; without CMD, look at this machine."""
+def check(command: tuple[str, ...], as_json: bool, **options: Any) -> None:
+    """Say what would make CMD fail, before any weights are loaded; without CMD, look at the machine."""
 
     def job() -> JobResult:
         from shakedown.jobs.check import check_job
         from shakedown.jobs.request import LaunchRequest
 
-        return check_job(LaunchRequest.here(command, engine=engine, port=port), choose_talk())
+        return check_job(LaunchRequest.here(command, **options), choose_talk())
 
     finish("check", as_json, job)
 
@@ -226,6 +240,7 @@ def report(ids: tuple[str, ...], kind: str | None, output: Path | None, ledger: 
 @click.option("--yes", is_flag=True, help="With --pid: end exactly what is shown, and children it forks.")
 @click.option("--grace", type=Duration(), default="15s", show_default=True, help="With --pid: before KILL.")
 @click.option("--dry-run", is_flag=True, help="Print what would be signalled; signal nothing.")
+@machine_options
 @ledger_option
 @json_option
 def stop(
@@ -236,6 +251,7 @@ def stop(
     dry_run: bool,
     ledger: Path | None,
     as_json: bool,
+    **machine: str | None,
 ) -> None:
     """End what a run or search of ours left running, or with --pid and --yes a foreign process tree."""
 
@@ -243,9 +259,9 @@ def stop(
         from shakedown.jobs.stop import stop_foreign_job, stop_job
 
         if id is not None and pid is None:
-            return stop_job(ledger, id, dry_run=dry_run)
+            return stop_job(ledger, id, choose_talk(), dry_run=dry_run, **machine)
         if pid is not None and id is None:
-            return stop_foreign_job(pid, agreed=yes, dry_run=dry_run, grace_s=grace)
+            return stop_foreign_job(pid, choose_talk(), agreed=yes, dry_run=dry_run, grace_s=grace, **machine)
         raise UsageError("say what to stop: the ID of a run, or --pid P, not both")
 
     finish("stop", as_json, job)

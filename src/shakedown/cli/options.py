@@ -96,8 +96,13 @@ engine_option = click.option(
     type=click.Choice(["vllm", "sglang", "transformers", "generic"]),
     help="Say which engine it is, where the command does not tell.",
 )
+machine_options = apply_all(
+    click.option("--host", metavar="USER@BOX", help="Do it on another machine, by your own ssh."),
+    click.option("--via", metavar="WORDS", help="Or by words that give a shell there: 'docker exec -i C'."),
+)
 launch_options = apply_all(
     engine_option,
+    machine_options,
     click.option("--port", type=click.IntRange(1, 65535), help="Port it will listen on, where unclear."),
     click.option("--ready-url", type=Url(), help="Any server: it is ready when this URL answers 2xx."),
     click.option(

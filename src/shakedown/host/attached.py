@@ -121,13 +121,13 @@ class AttachedHost:
         return self._local.listener(port)
 
     def start(self, launch: Launch, folder: Path, *, detach: bool = False) -> Run:
-        _refuse("started")
+        refuse("started")
 
     def end(self, run: Run, *, grace_s: float) -> Ending:
-        _refuse("ended")
+        refuse("ended")
 
     def disarm(self, run: Run) -> None:
-        _refuse("let go of")
+        refuse("let go of")
 
     def execute(
         self,
@@ -163,5 +163,6 @@ def _open(log: Path) -> int:
         ) from problem
 
 
-def _refuse(what: str) -> NoReturn:
+def refuse(what: str) -> NoReturn:
+    """Raises HostProblem: it is not ours."""
     raise HostProblem(f"a server that we are only attached to is never {what}")

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import time
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -92,3 +93,8 @@ def copy_with(folder: Path, copy: Path, name: str, text: str) -> None:
 def clear(folder: Path) -> None:
     """Removes a folder of ours with all that is in it; what cannot be removed stays."""
     shutil.rmtree(folder, ignore_errors=True)
+
+
+def now_s() -> float:
+    """The clock that the runs of this machine are dated by."""
+    return time.monotonic()

@@ -61,7 +61,7 @@ class LocalHost(Here):
     def __init__(
         self, *, cgroups: bool = True, log_bytes: int = output.LOG_BYTES, patience_s: float = 0.0
     ) -> None:
-        self._patience_s = patience_s
+        self.patience_s = patience_s
         self._cgroups = cgroups
         self._log_bytes = log_bytes
         self._held: dict[Path, _Held] = {}
@@ -87,7 +87,7 @@ class LocalHost(Here):
             cgroups=self._cgroups,
             log_bytes=self._log_bytes,
             secrets=secrets,
-            patience_s=self._patience_s,
+            patience_s=self.patience_s,
         )
         redactor = Redactor.of(launch.env, launch.argv, secrets)
         self._held[run.folder] = _Held(lifeline=lifeline, redactor=redactor)

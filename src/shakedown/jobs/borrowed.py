@@ -11,10 +11,11 @@ from pathlib import Path
 from shakedown.core import Command, Launch, Missing
 from shakedown.engines import display, identify, require_isolatable
 from shakedown.errors import UsageError
-from shakedown.host import foreign, reach
+from shakedown.host import files, foreign, reach
 from shakedown.host.foreign import ForeignProcess
-from shakedown.host.local import LocalHost
-from shakedown.jobs.foreign import Survey, redactor_of, require_process, size_words, survey
+from shakedown.host.machine import Machine
+from shakedown.host.survey import Survey, redactor_of
+from shakedown.jobs.foreign import require_process, size_words, survey
 from shakedown.jobs.reading import Reading, read_request
 from shakedown.jobs.request import LaunchRequest
 from shakedown.jobs.result import Talk
@@ -24,17 +25,18 @@ from shakedown.report.words import seconds_words
 MUCH_MEMORY = 1 << 30
 
 
-def borrow(pid: int, request: LaunchRequest, talk: Talk) -> LaunchRequest:
+def borrow(pid: int, request: LaunchRequest, host: Machine, talk: Talk) -> LaunchRequest:
     """The request with the launch of `pid`, on another port where that process holds its own.
 
     Raises UsageError where /proc does not tell the whole launch, or it cannot be repeated from here.
     """
-    process = require_process(pid)
-    request = replace(request, launch=launch_of(process))
-    host = LocalHost()
+    process = require_process(pid, host)
+    request = replace(request, launch=launch_of(process, host))
     reading = read_request(request, host, talk, live=False)
-    refuse_wrapper(reading.command, process)
-    found = survey(process, host)
+    refuse_wrapper(reading.command, process, host)
+    found = survey(pid, host)
+    if found is None:
+        raise UsageError(f"process {pid} has ended just now", "start it anew: shakedown isolate -- CMD")
     lines = shown(reading, found)
     launch, port, notes, facts = on_free_port(reading, request, host)
     notes += clashes(reading, found)
@@ -46,7 +48,7 @@ def borrow(pid: int, request: LaunchRequest, talk: Talk) -> LaunchRequest:
     )
 
 
-def launch_of(process: ForeignProcess) -> Launch:
+def launch_of(process: ForeignProcess, machine: Machine) -> Launch:
     """Its argv, the environment and folder it was started with, as /proc still has them."""
     pid = process.identity.pid
     again = "start it anew yourself, in its environment: shakedown isolate -- CMD"
@@ -56,7 +58,7 @@ def launch_of(process: ForeignProcess) -> Launch:
     assert not isinstance(process.argv, Missing)
     assert not isinstance(process.env, Missing)
     assert isinstance(process.cwd, Path)
-    if process.uid != foreign.own_uid():
+    if process.uid != machine.ask(foreign.own_uid):
         raise UsageError(
             f"pid {pid} runs as {process.user}; its launch is to be repeated as that user",
             f"sudo -u {process.user} shakedown isolate --pid {pid}",
@@ -66,31 +68,32 @@ def launch_of(process: ForeignProcess) -> Launch:
             f"pid {pid} runs in another container, with other files or another network",
             "run shakedown inside that container",
         )
-    if not process.cwd.is_dir():
+    if not machine.ask(files.is_dir, process.cwd):
         raise UsageError(f"the folder that pid {pid} runs in is gone: {process.cwd}", again)
     return Launch(argv=process.argv, env=process.env, cwd=process.cwd)
 
 
-def refuse_wrapper(command: Command, process: ForeignProcess) -> None:
+def refuse_wrapper(command: Command, process: ForeignProcess, machine: Machine) -> None:
     """Raises UsageError for a shell in front of a server, or a worker behind it; names the server itself."""
     pid, argv = process.identity.pid, command.launch.argv
     if "-c" in argv and any("multiprocessing" in word for word in argv):
-        above = foreign.ancestors_of(pid)[:1]
+        above = machine.ask(foreign.ancestors_of, pid)[:1]
         raise UsageError(
             f"pid {pid} is a worker of pid {above[0] if above else '?'}", "give the pid of its server"
         )
     try:
         require_isolatable(command)
     except UsageError as obstacle:
-        servers = [it.pid for it in foreign.tree_of(process.identity)[1:] if is_server(it.pid)]
+        below = machine.ask(foreign.tree_of, process.identity)[1:]
+        servers = [it.pid for it in below if is_server(it.pid, machine)]
         hints = (
             (f"it started the server: shakedown isolate --pid {servers[0]}",) if servers else obstacle.hints
         )
         raise UsageError(obstacle.message, *hints) from obstacle
 
 
-def is_server(pid: int) -> bool:
-    found = foreign.find(pid)
+def is_server(pid: int, machine: Machine) -> bool:
+    found = machine.ask(foreign.find, pid)
     return found is not None and isinstance(found.argv, tuple) and identify(found.argv).name != "generic"
 
 
@@ -110,7 +113,7 @@ def shown(reading: Reading, found: Survey) -> list[str]:
 
 
 def on_free_port(
-    reading: Reading, request: LaunchRequest, host: LocalHost
+    reading: Reading, request: LaunchRequest, host: Machine
 ) -> tuple[Launch, int | None, list[str], tuple[tuple[str, str], ...]]:
     """(launch, port, notes, facts): the port exchanged if somebody holds it, which is written down."""
     launch, held = reading.command.launch, reading.port
@@ -118,7 +121,7 @@ def on_free_port(
     if holder is None:
         return launch, request.port, [], ()
     who = f"{holder.program} (pid {holder.pid})" if holder.pid else holder.program
-    free = reach.free_port()
+    free = host.ask(reach.free_port)
     told = request.port or request.ready_url  # where the user looks for it, which is not ours to move
     argv = with_port(reading.command, free) if not told else None
     if argv is None:

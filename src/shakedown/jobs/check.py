@@ -6,9 +6,9 @@ Every script runs in the launch's own interpreter, with a deadline; nothing is s
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,8 +16,10 @@ from typing import Any
 from shakedown.core import CheckFinding, CheckLevel, Execution, Host
 from shakedown.engines.needs import Needs, needs_of
 from shakedown.errors import ShakedownError
-from shakedown.host.local import LocalHost
+from shakedown.host import files
+from shakedown.host.machine import Machine
 from shakedown.jobs.draft_lint import LintRequest, lint_folder
+from shakedown.jobs.machines import machine_at, on
 from shakedown.jobs.outside import weight_bytes
 from shakedown.jobs.reading import Reading, read_request
 from shakedown.jobs.request import LaunchRequest
@@ -27,6 +29,7 @@ from shakedown.report import check_lines
 from shakedown.rungs import CHECKS, Script, parameters, read_findings, script_text
 
 HOST_SHARE = 1.5  # of the weights in host memory while they are loaded: mapped pages and one shard's copy
+NVIDIA = Path("/dev/nvidiactl")
 AT_ONCE = 3  # most scripts wait for disks; on two cores more only delay one another
 
 
@@ -45,14 +48,22 @@ class Subject:
 
 def check_job(request: LaunchRequest, talk: Talk) -> JobResult:
     """Looks at the machine, and with a command at all that it names; exit 1 where the launch would fail."""
-    host = LocalHost()
+    with closing(machine_at(request.host, request.via, talk)) as machine:
+        return check_on(machine, on(machine, request), talk)
+
+
+def check_on(machine: Machine, request: LaunchRequest, talk: Talk) -> JobResult:
     given = bool(request.launch.argv)
-    subject = subject_of(read_request(request, host, talk, live=False)) if given else bare_subject(request)
+    if given:
+        subject = subject_of(read_request(request, machine, talk, live=False))
+    else:
+        subject = bare_subject(request, machine)
     chosen = [script for script in CHECKS if not script.gpu or subject.told["device"] == "cuda"]
     talk.say(f"{len(chosen)} checks in {subject.interpreter[0]}: " + "; ".join(each.asks for each in chosen))
     redactor = Redactor.of(request.launch.env, request.launch.argv, cwd=request.launch.cwd)
     findings = [
-        redacted(each, redactor) for each in (*run_scripts(host, subject, chosen), *drafter_findings(subject))
+        redacted(each, redactor)
+        for each in (*run_scripts(machine, subject, chosen), *drafter_findings(subject, machine))
     ]
     installed = version_in(findings, subject.engine)
     failing = any(each.level is CheckLevel.ERROR for each in findings)
@@ -73,24 +84,26 @@ def subject_of(reading: Reading) -> Subject:
     command, table = reading.command, reading.table
     needs = needs_of(command, reading.port)
     model = command.value(*command.engine.model_flags) or ""
-    folder = command.launch.cwd / os.path.expanduser(model)
-    weights = weight_bytes(folder)
+    machine = reading.machine
+    home = command.env.get("HOME") or os.path.expanduser("~")
+    folder = command.launch.cwd / (home + model[1:] if model.startswith("~/") else model)
+    weights = weight_bytes(folder, machine)
+    is_folder = machine.ask(files.is_dir, folder)
     device = command.value("--device") or (table.device if table else "") or "cuda"
-    if (
-        any(command.env.get(name) == "1" for name in ("SGLANG_USE_CPU_ENGINE",))
-        or not Path("/dev/nvidiactl").exists()
+    if any(command.env.get(name) == "1" for name in ("SGLANG_USE_CPU_ENGINE",)) or not machine.ask(
+        files.exists, NVIDIA
     ):
         device = "cpu"
     return Subject(
-        interpreter=command.interpreter or (sys.executable, "-"),
+        interpreter=command.interpreter or (machine.python(), "-"),
         env=command.env,
         cwd=command.launch.cwd,
         engine=command.engine.name,
         needs=needs,
-        target=folder if folder.is_dir() else None,
+        target=folder if is_folder else None,
         told={
             "engine": command.engine.name,
-            "model": str(folder) if folder.is_dir() else model,
+            "model": str(folder) if is_folder else model,
             "device": device,
             "ranks": needs.ranks,
             "memory_fraction": needs.memory_fraction if device == "cuda" else 0.0,
@@ -102,12 +115,12 @@ def subject_of(reading: Reading) -> Subject:
     )
 
 
-def bare_subject(request: LaunchRequest) -> Subject:
-    """Without a command: this machine, as our own interpreter sees it."""
-    device = "cuda" if Path("/dev/nvidiactl").exists() else "cpu"
+def bare_subject(request: LaunchRequest, machine: Machine) -> Subject:
+    """Without a command: the machine, as our own interpreter sees it."""
+    device = "cuda" if machine.ask(files.exists, NVIDIA) else "cpu"
     told = {"device": device, "ranks": 1, "ports": {}}
     return Subject(
-        interpreter=(sys.executable, "-"), env=request.launch.env, cwd=request.launch.cwd, told=told
+        interpreter=(machine.python(), "-"), env=request.launch.env, cwd=request.launch.cwd, told=told
     )
 
 
@@ -133,10 +146,18 @@ def run_scripts(host: Host, subject: Subject, scripts: Sequence[Script]) -> Iter
             yield from found
 
 
-def drafter_findings(subject: Subject) -> Iterable[CheckFinding]:
+def drafter_findings(subject: Subject, machine: Machine) -> Iterable[CheckFinding]:
     """`draft lint` of the drafter that the launch names, for its engine."""
     speculation = subject.needs.speculation if subject.needs else None
     if speculation is None or not speculation.eagle3 or not speculation.drafter:
+        return
+    if machine.name:
+        yield CheckFinding(
+            rule="drafter",
+            level=CheckLevel.UNKNOWN,
+            what="",
+            evidence=f"{speculation.drafter} is read only on its own machine: run shakedown check there",
+        )
         return
     folder = subject.cwd / speculation.drafter
     if not folder.is_dir():

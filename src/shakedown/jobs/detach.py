@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import replace
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from shakedown.errors import HostProblem, ShakedownError
-from shakedown.host.local import LocalHost
+from shakedown.jobs.machines import machine_at, on
 from shakedown.jobs.reading import read_request
 from shakedown.jobs.request import LaunchRequest
 from shakedown.jobs.result import ExitCode, JobResult, Progress, Talk
@@ -47,7 +47,9 @@ def detach_job(request: LaunchRequest, talk: Talk, *, keep: bool) -> JobResult:
     """Returns once the launch is started, or with what forbade it. Raises as `run_job` does."""
     if request.dry_run:
         return run_job(request, talk, keep=keep)
-    reading = read_request(request, LocalHost(), talk, live=False)
+    with closing(machine_at(request.host, request.via, talk)) as machine:  # no connection survives a fork
+        request = on(machine, request)
+        reading = read_request(request, machine, talk, live=False)
     with Ledger.open(request.ledger) as ledger:
         trial_id, folder = ledger.new_id(Kind.TRIAL), ledger.path.parent / "runs"
         request = replace(request, ledger=ledger.path)
@@ -55,7 +57,9 @@ def detach_job(request: LaunchRequest, talk: Talk, *, keep: bool) -> JobResult:
     def work(tell: Tell) -> None:
         nobody = StartTalk(lambda: tell(True))
         try:
-            watch(reading, request, nobody, LocalHost(), keep=keep, detached_as=trial_id)
+            with closing(machine_at(request.host, request.via, nobody)) as machine:
+                again = replace(reading, machine=machine)
+                watch(again, request, nobody, machine, keep=keep, detached_as=trial_id)
             tell(False)
         except ShakedownError as problem:
             if not tell(problem):

@@ -6,12 +6,14 @@ It never signals anything and never judges: the run's own watcher does.
 from __future__ import annotations
 
 import time
+from contextlib import ExitStack, closing
 from pathlib import Path
 
 from shakedown.core import RecordState, SearchRecord, TrialRecord
 from shakedown.engines import engine_named
 from shakedown.errors import HostProblem, Interrupted, UsageError
-from shakedown.host.local import LocalHost
+from shakedown.host.machine import Machine
+from shakedown.jobs.machines import machine_of
 from shakedown.jobs.result import Progress, Talk
 from shakedown.ledger import Ledger
 from shakedown.watch.log import LogReader
@@ -23,9 +25,9 @@ LOOK_S = 0.5
 class Sight:
     """One run as its redacted log and its state show it. Times count from its start."""
 
-    def __init__(self, record: TrialRecord) -> None:
+    def __init__(self, record: TrialRecord, machine: Machine) -> None:
         self._record = record
-        self._host = LocalHost()
+        self._host = machine
         engine = engine_named(record.engine)
         self._reader, self._timeline = LogReader(engine), Timeline(engine)
         self._offset = 0
@@ -61,14 +63,14 @@ def quiet_s(folder: Path) -> float:
 
 def follow(path: Path | None, entry_id: str, talk: Talk) -> TrialRecord:
     """The record once closed, or its watcher is gone. Raises Interrupted, which only ends the looking."""
-    with Ledger.open(path) as ledger:
+    with Ledger.open(path) as ledger, ExitStack() as machines:
         record = ledger.find(entry_id)
         if isinstance(record, SearchRecord):
             raise UsageError(
                 f"{record.id} is a search; --follow follows one run",
                 f"its launches so far: shakedown show {record.id}",
             )
-        sight = Sight(record)
+        sight = Sight(record, machines.enter_context(closing(machine_of(dict(record.facts), talk))))
         try:
             while record.state is RecordState.OPEN:
                 if progress := sight.look():

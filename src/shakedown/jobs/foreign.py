@@ -5,84 +5,38 @@ It never signals anything.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from shakedown.core import Command, GpuUse, Identity, Launch, Missing, ProcessSample
+from shakedown.core import Command, GpuUse, Launch, Missing
 from shakedown.engines import engine_named, identify, parse
 from shakedown.errors import UsageError
-from shakedown.host import foreign, procfs
+from shakedown.host import foreign
 from shakedown.host.foreign import ForeignProcess, Listening
-from shakedown.host.local import LocalHost
-from shakedown.host.procfs import ShmObject
-from shakedown.host.samples import Sampler
+from shakedown.host.machine import Machine
+from shakedown.host.survey import Survey, look_at
 from shakedown.jobs.reading import shipped_table
-from shakedown.redact import Redactor
 from shakedown.report.words import seconds_words
 
 TITLES = (("vllm::", "vllm"), ("sglang::", "sglang"))  # what engines call their processes once argv is wiped
 MOST_SHOWN = 40  # processes of a tree; a compile pool has hundreds
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Member:
-    sample: ProcessSample
-    uid: int
-    user: str
-    age_s: float
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Survey:
-    """All that is held by a process and its descendants at one moment. `run_id`: of ours, "" if not."""
-
-    process: ForeignProcess
-    members: tuple[Member, ...]
-    gpus: tuple[GpuUse, ...] | Missing
-    ports: tuple[Listening, ...]
-    shm: tuple[ShmObject, ...]
-    run_id: str
-
-    @property
-    def tree(self) -> tuple[Identity, ...]:
-        return tuple(Identity(pid=m.sample.pid, started_ticks=m.sample.started_ticks) for m in self.members)
-
-
-def require_process(pid: int) -> ForeignProcess:
+def require_process(pid: int, machine: Machine) -> ForeignProcess:
     """Raises UsageError for a number that no living process has."""
-    process = foreign.find(pid)
+    process = machine.ask(foreign.find, pid)
     if process is None:
         raise UsageError(f"there is no process {pid}", "it may have ended; ps -ef lists what runs")
     return process
 
 
-def redactor_of(process: ForeignProcess | None, *more: str) -> Redactor:
-    """Knows the secrets of its command line and environment, as far as they can be read, and `more`."""
-    env = {} if process is None or isinstance(process.env, Missing) else process.env
-    argv = () if process is None or isinstance(process.argv, Missing) else process.argv
-    return Redactor.of(env, argv, more)
-
-
-def survey(process: ForeignProcess, host: LocalHost) -> Survey:
-    tree = foreign.tree_of(process.identity)
-    sampler, redactor = Sampler(), redactor_of(process)
-    members = []
-    for each in tree:
-        sample = sampler.sample(each.pid, each.started_ticks, redactor)
-        if sample is not None:
-            uid = foreign.uid_of(each.pid)
-            age_s = foreign.age_s(each.started_ticks)
-            members.append(Member(sample=sample, uid=uid, user=foreign.user_name(uid), age_s=age_s))
-    shm = {it for each in tree for it in procfs.shm_used(each.pid) or ()}
-    return Survey(
-        process=process,
-        members=tuple(members),
-        gpus=host.gpu_use([each.pid for each in tree]),
-        ports=foreign.ports_of(tree),
-        shm=tuple(sorted(shm)),
-        run_id=foreign.supervised_run(process.identity.pid)[0],
-    )
+def survey(pid: int, machine: Machine) -> Survey | None:
+    """All that is held by a process and its descendants; None where there is none."""
+    found = machine.ask(look_at, pid)
+    if found is None:
+        return None
+    return replace(found, gpus=machine.gpu_use([each.pid for each in found.tree]))
 
 
 def command_of(process: ForeignProcess, engine: str | None, title_of: str = "") -> tuple[Command, list[str]]:

@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import os
-import shutil
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import replace
+from pathlib import Path
 
 from shakedown.core import Conclusion, Factor, Outcome, SearchRecord, Step
 from shakedown.engines import require_isolatable
 from shakedown.errors import Interrupted, UsageError
-from shakedown.host.local import LocalHost
+from shakedown.host import files
+from shakedown.host.machine import Machine
 from shakedown.isolate import Clues, SearchLimits, isolate
 from shakedown.isolate.factors import factors_of
 from shakedown.isolate.values import values_of
+from shakedown.jobs.borrowed import borrow
 from shakedown.jobs.costs import Costs, costs_of, refines
+from shakedown.jobs.machines import is_far, machine_at, machine_of, on
 from shakedown.jobs.oracle import TrialOracle
 from shakedown.jobs.outside import outside_of
 from shakedown.jobs.reading import Reading, describe, read_request
@@ -39,10 +43,37 @@ CACHES = "caches"  # in a search's folder: what its launches compile instead of 
 
 
 def isolate_job(
-    request: LaunchRequest, talk: Talk, *, max_launches: int, resume: str | None, seed: int
+    request: LaunchRequest,
+    talk: Talk,
+    *,
+    max_launches: int,
+    resume: str | None,
+    seed: int,
+    pid: int | None = None,
 ) -> JobResult:
-    """Runs the search, or goes on with an interrupted one, and writes its report."""
-    host = LocalHost()
+    """Runs the search, or goes on with an interrupted one, and writes its report.
+
+    `pid`: the process whose launch it is, in place of a command.
+    """
+    with Ledger.open(request.ledger) as ledger:
+        earlier = ledger.search(resume) if resume else None
+    facts = dict(earlier.facts) if earlier is not None else {}
+    far = machine_of(facts, talk) if is_far(facts) else machine_at(request.host, request.via, talk)
+    with closing(far) as machine:
+        request = on(machine, request) if pid is None else borrow(pid, request, machine, talk)
+        return isolate_on(machine, request, talk, max_launches=max_launches, resume=resume, seed=seed)
+
+
+def isolate_on(
+    host: Machine,
+    request: LaunchRequest,
+    talk: Talk,
+    *,
+    max_launches: int,
+    resume: str | None,
+    seed: int,
+) -> JobResult:
+    """The same on a machine that is open."""
     with Ledger.open(request.ledger) as ledger:
         earlier = ledger.search(resume) if resume else None
         if earlier is not None:
@@ -53,7 +84,7 @@ def isolate_job(
         reading = read_request(request, host, talk, live=True)
         require_isolatable(reading.command)
         search_id = earlier.id if earlier is not None else ledger.new_id(Kind.SEARCH)
-        fresh = ledger.path.parent / "runs" / search_id / CACHES
+        fresh = host.place(ledger.path.parent / "runs" / search_id) / CACHES
         if earlier is not None:
             require_same_files(earlier, reading)
             factors = earlier.factors
@@ -107,7 +138,7 @@ def isolate_job(
                 f"go on with: shakedown isolate --resume {search.id}",
             ) from None
         finally:
-            shutil.rmtree(fresh, ignore_errors=True)  # ours, and a fresh one is as good
+            clear_work(host, ledger, search_id, fresh)
         ledger.close_search(search.id, conclusion, seconds=oracle.seconds)
         return result_of(ledger, search.id, conclusion, talk)
 
@@ -118,6 +149,12 @@ def refuse_nodes(earlier: SearchRecord) -> None:
             f"{earlier.id} is a search on several nodes",
             f"shakedown isolate --resume {earlier.id} --launch {earlier.argv[-1]}",
         )
+
+
+def clear_work(host: Machine, ledger: Ledger, search_id: str, fresh: Path) -> None:
+    """Caches are ours, and fresh ones are as good; on another machine all that the search put there goes."""
+    here = ledger.path.parent / "runs" / search_id
+    host.ask(files.clear, fresh if fresh.parent == here else fresh.parent)
 
 
 def worth_a_stand_in(

@@ -67,7 +67,8 @@ class TrialOracle:
         self._asked = 0
         self._ahead: dict[str, Outcome] = {}
         self.recalled_s = 0.0
-        self.base = base_of(reading, ledger.run_folder(search_id) / "rungs")
+        self._work = reading.machine.place(ledger.run_folder(search_id))
+        self.base = base_of(reading, self._work / "rungs")
         self.noted_env = noted_variables(reading) | {name for f in factors for name, _ in f.add_env}
 
     def look_ahead(self, experiment: Experiment) -> Outcome:
@@ -105,8 +106,8 @@ class TrialOracle:
         command = self._reading.command
         launch = apply(command.launch, self._factors, experiment)
         changes = config_changes(self._factors, experiment)
-        work = self._ledger.run_folder(self._search_id)
-        launch = override_config(launch, command, changes, work) if changes else launch
+        if changes:
+            launch = override_config(launch, command, changes, self._work, self._reading.machine)
         if experiment.stand_in:
             return self.base.stand_in(launch)
         return self.base.launch(experiment.rung, launch) if experiment.rung else launch

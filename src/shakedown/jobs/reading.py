@@ -6,8 +6,7 @@ It runs nothing but the engine's own parser, in the launch's own interpreter.
 from __future__ import annotations
 
 import hashlib
-import shutil
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib import resources
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -17,7 +16,6 @@ from shakedown.core import (
     Engine,
     Execution,
     FlagTable,
-    Host,
     Launch,
     LogprobStyle,
     Missing,
@@ -26,6 +24,9 @@ from shakedown.core import (
 from shakedown.engines import engine_named, identify, parse, read_table
 from shakedown.engines.config_file import SCRIPT, config_file_use, read_entries, write_out
 from shakedown.errors import UsageError
+from shakedown.host import files
+from shakedown.host.local import LocalHost
+from shakedown.host.machine import Machine
 from shakedown.jobs.request import LaunchRequest
 from shakedown.jobs.result import Talk
 from shakedown.probe import Target
@@ -62,16 +63,17 @@ class Reading:
     table: FlagTable | None
     port: int | None
     target: Target | None
+    machine: Machine = field(default_factory=LocalHost)
 
 
-def read_request(request: LaunchRequest, host: Host, talk: Talk, *, live: bool) -> Reading:
+def read_request(request: LaunchRequest, host: Machine, talk: Talk, *, live: bool) -> Reading:
     """Parses the command with its engine's own flags: read live from its interpreter, or the shipped ones."""
     request.require_command()
     launch = request.launch
     engine = engine_named(request.engine) if request.engine else identify(launch.argv, launch.env)
 
     def shebang(program: str) -> str | None:
-        return read_shebang(program, launch.env.get("PATH", ""), launch.cwd)
+        return read_shebang(host, program, launch.env.get("PATH", ""), launch.cwd)
 
     table = shipped_table(engine)
     command = parse(launch, table, engine=engine, read_shebang=shebang)
@@ -85,10 +87,13 @@ def read_request(request: LaunchRequest, host: Host, talk: Talk, *, live: bool) 
     if (plain := without_config_file(command, table, host, talk)) is not None:
         command = parse(plain, table, engine=engine, read_shebang=shebang)
     port = port_of(command, request)
-    return Reading(command=command, table=table, port=port, target=target_of(command, request, port))
+    target = target_of(command, request, port)
+    return Reading(command=command, table=table, port=port, target=target, machine=host)
 
 
-def without_config_file(command: Command, table: FlagTable | None, host: Host, talk: Talk) -> Launch | None:
+def without_config_file(
+    command: Command, table: FlagTable | None, host: Machine, talk: Talk
+) -> Launch | None:
     """The launch with the flags of its config file written out; None where none can be read."""
     use = config_file_use(command)
     if use is None or not command.interpreter:
@@ -102,17 +107,10 @@ def without_config_file(command: Command, table: FlagTable | None, host: Host, t
     return write_out(command, entries, table)
 
 
-def read_shebang(program: str, path: str, cwd: Path) -> str | None:
+def read_shebang(host: Machine, program: str, path: str, cwd: Path) -> str | None:
     """The first bytes of a program found as the shell would find it; None for what is not a script."""
-    place = str(cwd / program) if "/" in program else shutil.which(program, path=path)
-    if place is None:
-        return None
-    try:
-        with open(place, "rb") as script:
-            head = script.read(SHEBANG_BYTES)
-    except OSError:
-        return None
-    return head.decode(errors="replace") if head.startswith(b"#!") else None
+    head = host.ask(files.read_head, program, path, cwd, SHEBANG_BYTES)
+    return head.decode(errors="replace") if head is not None and head.startswith(b"#!") else None
 
 
 def shipped_table(engine: Engine) -> FlagTable | None:
@@ -124,7 +122,7 @@ def shipped_table(engine: Engine) -> FlagTable | None:
     return None if isinstance(table, Missing) else table
 
 
-def live_table(command: Command, host: Host, talk: Talk) -> FlagTable | Missing:
+def live_table(command: Command, host: Machine, talk: Talk) -> FlagTable | Missing:
     """The table of the very engine that will start, kept per state of its installation."""
     engine = command.engine
 
@@ -241,4 +239,5 @@ def describe(reading: Reading) -> str:
     table = reading.table
     version = f" {table.version}" if table is not None and table.source == "live" else ""
     where = f", port {reading.port}" if reading.port else ""
-    return f"{reading.command.engine.name}{version}{where}"
+    on = f", on {reading.machine.name}" if reading.machine.name else ""
+    return f"{reading.command.engine.name}{version}{where}{on}"

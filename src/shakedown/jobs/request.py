@@ -29,6 +29,8 @@ class LaunchRequest:
     ledger: Path | None = None
     notes: tuple[str, ...] = ()  # where the launch comes from, if not from the command line
     facts: tuple[tuple[str, str], ...] = ()
+    host: str | None = None  # another machine, by ssh
+    via: str | None = None  # or by words that give a shell there
 
     @classmethod
     def here(

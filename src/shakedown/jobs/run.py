@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import replace
 
 from shakedown.core import TrialRecord, Verdict
-from shakedown.host.local import LocalHost
+from shakedown.host.machine import Machine
+from shakedown.jobs.machines import machine_at, on
 from shakedown.jobs.reading import Reading, describe, read_request
 from shakedown.jobs.request import LaunchRequest
 from shakedown.jobs.result import ExitCode, JobResult, Talk, exit_code_of
@@ -25,20 +27,21 @@ from shakedown.trial import run_recorded
 
 def run_job(request: LaunchRequest, talk: Talk, *, keep: bool) -> JobResult:
     """Launches the command once and says what became of it."""
-    host = LocalHost()
-    reading = read_request(request, host, talk, live=False)
-    if request.dry_run:
-        lines = plan_lines(reading, request)
-        document = {"schema": "shakedown/1", "command": "run", "verdict": None, "dry_run": lines}
-        return JobResult(document=document, lines=lines, exit_code=ExitCode.GOOD)
-    return result_of(watch(reading, request, talk, host, keep=keep))
+    with closing(machine_at(request.host, request.via, talk)) as machine:
+        request = on(machine, request)
+        reading = read_request(request, machine, talk, live=False)
+        if request.dry_run:
+            lines = plan_lines(reading, request)
+            document = {"schema": "shakedown/1", "command": "run", "verdict": None, "dry_run": lines}
+            return JobResult(document=document, lines=lines, exit_code=ExitCode.GOOD)
+        return result_of(watch(reading, request, talk, machine, keep=keep))
 
 
 def watch(
     reading: Reading,
     request: LaunchRequest,
     talk: Talk,
-    host: LocalHost,
+    host: Machine,
     *,
     keep: bool,
     detached_as: str | None = None,

@@ -6,7 +6,7 @@ It runs none: `jobs.oracle` does, as it runs every launch of a search.
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,9 @@ from shakedown.core import Command, Factor, Launch, Rung
 from shakedown.engines import engine_named
 from shakedown.engines.needs import needs_of
 from shakedown.engines.overrides import with_overrides
+from shakedown.host import files
+from shakedown.host.local import LocalHost
+from shakedown.host.machine import Machine
 from shakedown.isolate import Ladder
 from shakedown.isolate.factors import device_of
 from shakedown.jobs.reading import Reading
@@ -36,7 +39,8 @@ class Base:
     ranks: int
     attention: str
     config: dict[str, Any]
-    folder: Path  # where the scripts are written
+    folder: Path  # where the scripts are written, on the machine
+    machine: Machine = field(default_factory=LocalHost)
 
     @property
     def scripts(self) -> tuple[ScriptRung, ...]:
@@ -76,8 +80,7 @@ class Base:
         """Whether the rung is a script; it is then there, for the user to run again by hand."""
         script = next((it for it in self.scripts if it.name == name), None)
         if script is not None:
-            self.folder.mkdir(parents=True, exist_ok=True)
-            self.script_path(script).write_text(script_text(script.script))
+            self.machine.ask(files.write_text, self.script_path(script), script_text(script.script))
         return script is not None
 
     def watched(self, subject: Subject) -> Subject:
@@ -128,18 +131,19 @@ def base_of(reading: Reading, folder: Path) -> Base:
         device=device_of(command, reading.table),
         ranks=needs_of(command, reading.port).ranks,
         attention=command.value("--attention-backend") or "",
-        config=model_config(command),
+        config=model_config(command, reading.machine),
         folder=folder,
+        machine=reading.machine,
     )
 
 
-def model_config(command: Command) -> dict[str, Any]:
+def model_config(command: Command, machine: Machine) -> dict[str, Any]:
     """The model's config.json where the model is a folder here, else {}."""
     model = command.value(*command.engine.model_flags)
     path = command.launch.cwd / (model or "") / "config.json"
     try:
-        told = json.loads(path.read_text())
-    except (OSError, ValueError):
+        told = json.loads(machine.ask(files.read_text, path) or "{}")
+    except ValueError:
         return {}
     return told if isinstance(told, dict) else {}
 

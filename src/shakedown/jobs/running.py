@@ -5,7 +5,6 @@ It sends no request and signals nothing.
 
 from __future__ import annotations
 
-import os
 import re
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -13,8 +12,9 @@ from urllib.parse import SplitResult, urlsplit
 
 from shakedown.core import Command
 from shakedown.errors import EnvironmentProblem, UsageError
-from shakedown.host import foreign, reach
+from shakedown.host import files, foreign, reach
 from shakedown.host.foreign import ForeignProcess, Listening
+from shakedown.host.machine import Machine
 from shakedown.jobs.foreign import command_of, require_process
 from shakedown.jobs.reading import ANY_ADDRESS, KEY_VARIABLES, target_of
 from shakedown.jobs.request import LaunchRequest
@@ -33,6 +33,8 @@ class AttachRequest:
     engine: str | None
     deadline_s: float | None
     ledger: Path | None
+    host: str | None = None
+    via: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,17 +49,17 @@ class Found:
     notes: tuple[str, ...]
 
 
-def find_server(request: AttachRequest) -> Found:
+def find_server(request: AttachRequest, machine: Machine) -> Found:
     if request.where.isdecimal():
-        process = require_process(int(request.where))
-        return found_by_pid(process, request)
-    return found_by_url(request)
+        process = require_process(int(request.where), machine)
+        return found_by_pid(process, request, machine)
+    return found_by_url(request, machine)
 
 
-def found_by_pid(process: ForeignProcess, request: AttachRequest) -> Found:
-    command, notes, ports = read_tree(process, request.engine)
+def found_by_pid(process: ForeignProcess, request: AttachRequest, machine: Machine) -> Found:
+    command, notes, ports = read_tree(process, request.engine, machine)
     port, address, listens = choose_port(command, ports, notes)
-    target = target_at(command, port, request)
+    target = target_at(command, port, request, machine)
     if target is not None and address:
         target = replace(target, base_url=at_address(target.base_url, address))
     if target is not None and not process.same_machine:
@@ -68,18 +70,19 @@ def found_by_pid(process: ForeignProcess, request: AttachRequest) -> Found:
     )
 
 
-def found_by_url(request: AttachRequest) -> Found:
+def found_by_url(request: AttachRequest, machine: Machine) -> Found:
     parts = read_url(request.where)
     port = parts.port or (443 if parts.scheme == "https" else 80)
     base = f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path.rstrip('/').removesuffix('/v1')}"
-    holder, notes = local_holder(parts.hostname or "", port)
-    process = foreign.find(foreign.job_leader(holder)) if holder is not None else None
+    holder, notes = local_holder(parts.hostname or "", port, machine)
+    leader = machine.ask(foreign.job_leader, holder) if holder is not None else None
+    process = machine.ask(foreign.find, leader) if leader is not None else None
     if process is not None:
-        command, more, _ = read_tree(process, request.engine)
+        command, more, _ = read_tree(process, request.engine, machine)
         notes += more
     else:
         command, _ = command_of(reach.NOBODY, request.engine)
-    target = target_at(command, port, request)
+    target = target_at(command, port, request, machine)
     assert target is not None
     return Found(
         command=command,
@@ -105,16 +108,16 @@ def read_url(text: str) -> SplitResult:
     return parts
 
 
-def local_holder(hostname: str, port: int) -> tuple[int | None, list[str]]:
-    """The process of this machine that listens there, else why its processes cannot be watched."""
-    if not reach.is_local(hostname):
+def local_holder(hostname: str, port: int, machine: Machine) -> tuple[int | None, list[str]]:
+    """The process of the machine that listens there, else why its processes cannot be watched."""
+    if not machine.ask(reach.is_local, hostname):
         return None, [f"{hostname} is another machine: it is asked, but its processes are not seen"]
-    if not reach.is_listening(port):
+    if not machine.ask(reach.is_listening, port):
         raise EnvironmentProblem(
-            f"nobody listens on port {port} of this machine",
+            f"nobody listens on port {port} of {machine.name or 'this machine'}",
             "start the server, or give its pid while it loads",
         )
-    holder = reach.holder_of(port)
+    holder = machine.ask(reach.holder_of, port)
     if holder is None:
         return None, ["its process belongs to another user or container: it is asked, but not watched"]
     pid, name = holder
@@ -124,19 +127,19 @@ def local_holder(hostname: str, port: int) -> tuple[int | None, list[str]]:
 
 
 def read_tree(
-    process: ForeignProcess, engine: str | None
+    process: ForeignProcess, engine: str | None, machine: Machine
 ) -> tuple[Command, list[str], tuple[Listening, ...]]:
     """The command of the process, or of the first descendant that is an engine, and the tree's ports."""
-    tree = foreign.tree_of(process.identity)
-    titles = " ".join(each.title for it in tree if (each := foreign.find(it.pid)))
+    tree = machine.ask(foreign.tree_of, process.identity)
+    titles = " ".join(each.title for it in tree if (each := machine.ask(foreign.find, it.pid)))
     command, notes = command_of(process, engine, titles)
     if command.engine.name == "generic":
         for it in tree[1:]:
-            child = foreign.find(it.pid)
+            child = machine.ask(foreign.find, it.pid)
             if child is not None and command_of(child, engine)[0].engine.name != "generic":
                 command, notes = command_of(child, engine)
                 break
-    return command, notes, foreign.ports_of(tree)
+    return command, notes, machine.ask(foreign.ports_of, tree)
 
 
 def choose_port(
@@ -159,11 +162,12 @@ def choose_port(
     return chosen.port, chosen.address, True
 
 
-def target_at(command: Command, port: int | None, request: AttachRequest) -> Target | None:
+def target_at(command: Command, port: int | None, request: AttachRequest, machine: Machine) -> Target | None:
     target = target_of(command, launch_request(command, request), port)
     if target is None or target.api_key:
         return target
-    key = next((os.environ[name] for name in KEY_VARIABLES if os.environ.get(name)), None)
+    env, _ = machine.surroundings()
+    key = next((env[name] for name in KEY_VARIABLES if env.get(name)), None)
     return replace(target, api_key=key)
 
 
@@ -190,9 +194,9 @@ def at_address(base_url: str, address: str) -> str:
     return parts._replace(netloc=f"{host}:{parts.port}").geturl()
 
 
-def log_of(process: ForeignProcess) -> Path | None:
+def log_of(process: ForeignProcess, machine: Machine) -> Path | None:
     """By its open files; a run of ours writes through its supervisor, which keeps the log in its folder."""
     pid = process.identity.pid
-    _, folder = foreign.supervised_run(pid)
+    _, folder = machine.ask(foreign.supervised_run, pid)
     kept = folder / "launch.log" if folder else None
-    return kept if kept and kept.is_file() else foreign.log_of(pid)
+    return kept if kept and machine.ask(files.is_file, kept) else machine.ask(foreign.log_of, pid)

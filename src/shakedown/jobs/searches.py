@@ -5,7 +5,6 @@ It never searches.
 
 from __future__ import annotations
 
-import platform
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -13,7 +12,7 @@ from pathlib import Path
 from shakedown.core import Expectation, Factor, RecordState, SearchRecord
 from shakedown.engines import display
 from shakedown.errors import HostProblem, UsageError
-from shakedown.host.local import LocalHost
+from shakedown.host.machine import Machine
 from shakedown.isolate.sorting import PREFIXES
 from shakedown.jobs.reading import Reading
 from shakedown.jobs.request import LaunchRequest
@@ -59,9 +58,7 @@ def new_search(
         started_at=datetime.now(UTC).isoformat(timespec="milliseconds"),
         state=RecordState.OPEN,
         seed=seed,
-        facts=tuple(
-            sorted({"host": platform.node(), **facts_of(reading), **told, **dict(request.facts)}.items())
-        ),
+        facts=tuple(sorted({**facts_of(reading), **told, **dict(request.facts)}.items())),
         factors=factors,
     )
 
@@ -111,7 +108,7 @@ def require_same_files(earlier: SearchRecord, reading: Reading) -> None:
         )
 
 
-def end_leftovers(ledger: Ledger, host: LocalHost, search: SearchRecord, talk: Talk) -> None:
+def end_leftovers(ledger: Ledger, host: Machine, search: SearchRecord, talk: Talk) -> None:
     """What an interrupted launch of this search left running would hold its port and its memory."""
     for trial in ledger.trials_of(search.id):
         if trial.state is not RecordState.INTERRUPTED:

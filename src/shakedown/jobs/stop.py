@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import signal
 import time
+from collections.abc import Sequence
+from contextlib import closing
 from pathlib import Path
 
 from shakedown.core import Ending, Missing, RecordState, SearchRecord, TrialRecord
 from shakedown.errors import HostProblem
 from shakedown.host import foreign
 from shakedown.host.felling import Felled, fell
-from shakedown.host.local import LocalHost, signal_process
+from shakedown.host.local import signal_process
+from shakedown.host.machine import FOLDER_FACT, Machine
 from shakedown.host.shm import still_there
-from shakedown.jobs.foreign import Survey, survey, survey_document, survey_lines
-from shakedown.jobs.result import ExitCode, JobResult
+from shakedown.host.survey import Survey
+from shakedown.jobs.foreign import survey, survey_document, survey_lines
+from shakedown.jobs.machines import machine_at, machine_of
+from shakedown.jobs.result import ExitCode, JobResult, Talk
 from shakedown.jobs.trials import DETACHED_FACT
 from shakedown.launch import HEALTHY_GRACE_S
 from shakedown.ledger import Ledger
@@ -21,13 +26,24 @@ from shakedown.ledger import Ledger
 WATCHER_S = 60.0  # its clean-up ends in 30 s even where nothing answers
 
 
-def stop_job(path: Path | None, entry_id: str, *, dry_run: bool) -> JobResult:
+def stop_job(
+    path: Path | None,
+    entry_id: str,
+    talk: Talk,
+    *,
+    dry_run: bool,
+    host: str | None = None,
+    via: str | None = None,
+) -> JobResult:
     """Ends the processes of one trial, or of every trial of a search, and says what was there."""
-    host = LocalHost()
     with Ledger.open(path) as ledger:
         record = ledger.find(entry_id)
         trials = ledger.trials_of(record.id) if isinstance(record, SearchRecord) else (record,)
-        done = [stop_trial(ledger, host, trial, dry_run=dry_run) for trial in trials]
+        facts = dict(record.facts)
+        folder = Path(facts[FOLDER_FACT]) if FOLDER_FACT in facts else None
+        far = machine_at(host, via, talk, folder=folder) if host or via else machine_of(facts, talk)
+        with closing(far) as machine:
+            done = [stop_trial(ledger, machine, trial, dry_run=dry_run) for trial in trials]
     left = any(each["left"] for each in done)
     return JobResult(
         document={"schema": "shakedown/1", "command": "stop", "verdict": None, "trials": done},
@@ -36,7 +52,7 @@ def stop_job(path: Path | None, entry_id: str, *, dry_run: bool) -> JobResult:
     )
 
 
-def stop_trial(ledger: Ledger, host: LocalHost, trial: TrialRecord, *, dry_run: bool) -> dict[str, object]:
+def stop_trial(ledger: Ledger, host: Machine, trial: TrialRecord, *, dry_run: bool) -> dict[str, object]:
     try:
         run = host.attach_run(trial.folder)
     except HostProblem:
@@ -86,31 +102,45 @@ def said(trial: TrialRecord, text: str, left: list[str] | tuple[str, ...]) -> di
     return {"id": trial.id, "said": f"{trial.id}: {text}", "left": list(left)}
 
 
-def stop_foreign_job(pid: int, *, agreed: bool, dry_run: bool, grace_s: float) -> JobResult:
+def stop_foreign_job(
+    pid: int,
+    talk: Talk,
+    *,
+    agreed: bool,
+    dry_run: bool,
+    grace_s: float,
+    host: str | None = None,
+    via: str | None = None,
+) -> JobResult:
     """Shows a process that we did not start, with its descendants; ends exactly these once `agreed`.
 
     Raises UsageError for what is never ended.
     """
-    process = foreign.find(pid)
-    if process is None:
+    with closing(machine_at(host, via, talk)) as machine:
+        return stop_foreign_on(machine, pid, agreed=agreed, dry_run=dry_run, grace_s=grace_s)
+
+
+def stop_foreign_on(machine: Machine, pid: int, *, agreed: bool, dry_run: bool, grace_s: float) -> JobResult:
+    found = survey(pid, machine)
+    if found is None:
         text = f"there is no process {pid}: it is already dead"
         return foreign_result({"pid": pid, "said": text, "ended": 0, "left": []}, [text], ExitCode.GOOD)
-    foreign.refuse_to_end(pid)
-    found = survey(process, LocalHost())
+    machine.ask(foreign.refuse_to_end, pid)
     lines, document = survey_lines(found), survey_document(found)
     if dry_run or not agreed:
         count = len(found.members)
         text = f"nothing was ended; --yes ends exactly {'these' if count > 1 else 'this'}"
         document |= {"said": text, "ended": 0, "left": []}
         return foreign_result(document, [*lines, text], ExitCode.GOOD if dry_run else ExitCode.USAGE)
-    felled = fell(process.identity, users={member.uid for member in found.members}, grace_s=grace_s)
+    users = {member.uid for member in found.members}
+    felled = machine.ask(fell, found.process.identity, users=users, grace_s=grace_s)
     left = [each.pid for each in felled.left]
-    said_lines = felled_lines(felled, found)
+    said_lines = felled_lines(felled, found, machine.ask(still_there, found.shm))
     document |= {"said": said_lines[0], "ended": felled.ended, "left": left, "seconds": felled.seconds}
     return foreign_result(document, [*lines, *said_lines], ExitCode.BAD if left else ExitCode.GOOD)
 
 
-def felled_lines(felled: Felled, found: Survey) -> list[str]:
+def felled_lines(felled: Felled, found: Survey, kept: Sequence[str]) -> list[str]:
     forced = ", some of them only by KILL" if felled.forced else ""
     count = f"{felled.ended} process{'es' * (felled.ended != 1)}"
     lines = [f"ended {count} in {felled.seconds:.1f} s{forced}" if felled.ended else "already dead"]
@@ -118,7 +148,7 @@ def felled_lines(felled: Felled, found: Survey) -> list[str]:
         names = {member.sample.pid: member.sample.name for member in found.members}
         still = ", ".join(f"{names.get(each.pid, 'a process')} (pid {each.pid})" for each in felled.left)
         lines.insert(0, f"STILL ALIVE: {still}")
-    if kept := still_there(found.shm):
+    if kept:
         lines.append(f"left in /dev/shm: {', '.join(kept)}; others may use it, so it is yours to remove")
     return lines
 

@@ -17,6 +17,7 @@ from shakedown.jobs.reading import Reading, asked_for_random_weights, own_limits
 from shakedown.jobs.request import LaunchRequest
 from shakedown.jobs.result import Progress, Talk
 from shakedown.ledger import MODEL_FACT, WEIGHTS_FACT, Ledger
+from shakedown.probe import Target
 from shakedown.ledger.place import file_system
 from shakedown.redact import Redactor
 from shakedown.trial import Occasion, Stated, Subject
@@ -31,11 +32,17 @@ def facts_of(reading: Reading) -> dict[str, str]:
     """What a record says of the surroundings, and what its timings are learnt for."""
     command = reading.command
     redactor = Redactor.of(command.env, command.launch.argv)  # a model may be a URL with a password
-    facts = {MODEL_FACT: redactor.redact_text(command.value(*command.engine.model_flags) or "")}
+    facts = {
+        **reading.machine.facts(),
+        MODEL_FACT: redactor.redact_text(command.value(*command.engine.model_flags) or ""),
+    }
     if reading.table is not None and reading.table.source == "live":
         facts["engine_version"] = reading.table.version
     if reading.port is not None:
         facts["port"] = str(reading.port)
+    folder = model_folder(command, reading.machine)
+    if folder is not None and (weights := weight_bytes(folder, reading.machine)):
+        facts[WEIGHTS_FACT] = str(weights)
     folder = model_folder(command)
     if folder is not None and (weights := weight_bytes(folder)):
         facts |= {WEIGHTS_FACT: str(weights), PLACE_FACT: file_system(folder)}
@@ -64,7 +71,7 @@ def subject_of(
         launch=launch or reading.command.launch,
         engine=engine,
         port=reading.port,
-        target=replace(reading.target, token_only=token_only) if reading.target else None,
+        target=target_from_here(reading, token_only=token_only),
         limits=Limits(learnt=learnt, expected=expected, own_s=own_limits(reading.command)),
         ready_log=request.ready_log,
         deadline_s=deadline_s,
@@ -72,8 +79,17 @@ def subject_of(
         wrong_because=asked_for_random_weights(reading.command),
         past=past,
         stated=stated or Stated(expectations=request.expect),
+        gaps=reading.machine.gaps,
         look_after=looking_after(reading.command, launch),
     )
+
+
+def target_from_here(reading: Reading, *, token_only: bool = False) -> Target | None:
+    """The server's address, for another machine by a port of ours that leads there."""
+    target = reading.target
+    if target is None:
+        return None
+    return replace(target, base_url=reading.machine.reach(target.base_url), token_only=token_only)
 
 
 def occasion_of(reading: Reading, noted_env: frozenset[str] = frozenset()) -> Occasion:
@@ -114,6 +130,7 @@ def plan_lines(reading: Reading, request: LaunchRequest) -> list[str]:
     return [
         f"would start    {display(redactor.redact_argv(launch.argv))}",
         f"in             {launch.cwd}",
+        *([f"on             {reading.machine.name}"] if reading.machine.name else []),
         f"engine         {reading.command.engine.name}",
         f"would ask      {reading.target.base_url if reading.target else 'nothing: its port is not known'}",
         f"deadline       {deadline}",

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Protocol
 
-from shakedown.core import Judgement, Measured, Phase, Verdict
+from shakedown.core import Gap, Judgement, Measured, Phase, Verdict
 from shakedown.probe import CanaryReport, Failure, Readiness, ReadyState, Target, check, measure, poll
 from shakedown.trial.marks import Stated, judge_late, judge_marks, time_to_ready
 from shakedown.trial.ready_line import ReadyLine
@@ -42,10 +42,13 @@ class Asking:
         ready_log: str | None,
         clock: Callable[[], float],
         stated: Stated | None = None,
+        *,
+        gaps: Callable[[], tuple[Gap, ...]] = tuple,
     ) -> None:
         self._target = target
         self._clock = clock
         self._stated = stated or Stated()
+        self._gaps = gaps
         self._ready_line = ReadyLine(ready_log) if ready_log else None
         self._thread: threading.Thread | None = None
         self._abandoned = threading.Event()
@@ -104,9 +107,15 @@ class Asking:
                 return
         self._answered_s = self._clock()
         self._answering = True
-        report = check(target, deadline_s=CANARY_S, clock=self._clock, abandoned=self._abandoned.is_set)
-        if self._stated.expectations and report.verdict in {Verdict.SERVES, Verdict.SLOW}:
-            self._measured = self._measure(target)
+        while True:
+            before = self._gaps()
+            report = check(target, deadline_s=CANARY_S, clock=self._clock, abandoned=self._abandoned.is_set)
+            if self._stated.expectations and report.verdict in {Verdict.SERVES, Verdict.SLOW}:
+                self._measured = self._measure(target)
+            if self._gaps() == before:  # else the way there was broken, which is no answer of the server's
+                break
+            if self._abandoned.wait(READY_PAUSE_S):
+                return
         self.report = report
 
     def _measure(self, target: Target) -> tuple[Measured, ...]:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from shakedown.core import (
     Engine,
     Evidence,
+    Gap,
     Host,
     Judgement,
     LogprobStyle,
@@ -23,7 +24,7 @@ from shakedown.ledger import Ledger
 from shakedown.probe import Readiness, ReadyState, Target, check
 from shakedown.probe.client import Failure
 from shakedown.trial.asking import CANARY_S, Asking
-from shakedown.trial.conduct import Subject, observe
+from shakedown.trial.conduct import Subject, observe, with_gaps
 from shakedown.watch import Assessment, Watcher
 from shakedown.watch.log import LogReader
 from shakedown.watch.phases import Timeline
@@ -61,9 +62,14 @@ def judge_attached(
     begin = Phase.READY if arrival.up else arrival.phase
     watcher.enter(begin)
     asking = AttachedAsking(
-        subject.target, subject.ready_log, lambda: host.clock_s() - run.started_s, up=arrival.up
+        subject.target,
+        subject.ready_log,
+        lambda: host.clock_s() - run.started_s,
+        up=arrival.up,
+        gaps=subject.gaps,
     )
     judgement = observe(host, run, subject, watcher, look_on, asking=asking)
+    judgement = with_gaps(judgement, subject.gaps(), run.started_s)
     if begin is not Phase.IMPORT:  # the watcher begins every launch there
         kept = tuple(span for span in judgement.phases if span.phase is not Phase.IMPORT)
         judgement = replace(judgement, phases=kept)
@@ -114,9 +120,15 @@ class AttachedAsking(Asking):
     """Questions to a server that may have been up for days: if it is `up`, a silence is its answer."""
 
     def __init__(
-        self, target: Target | None, ready_log: str | None, clock: Callable[[], float], *, up: bool
+        self,
+        target: Target | None,
+        ready_log: str | None,
+        clock: Callable[[], float],
+        *,
+        up: bool,
+        gaps: Callable[[], tuple[Gap, ...]] = tuple,
     ) -> None:
-        super().__init__(target, ready_log, clock)
+        super().__init__(target, ready_log, clock, gaps=gaps)
         self._up = up
         self._answering = up and target is not None  # a request is in flight as soon as it is sent
 

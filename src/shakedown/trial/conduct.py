@@ -17,6 +17,7 @@ from shakedown.core import (
     Ending,
     Engine,
     Evidence,
+    Gap,
     Host,
     Judgement,
     Launch,
@@ -54,6 +55,7 @@ class Subject:
     `wrong_because` is what explains wrong answers before anything was started. `detach`: if we are killed,
     the launch goes on. `past`: once it has been in this phase or a later one for a while, it is ended: that
     much was asked. `work` is done while it serves, before it is ended; what it raises goes through.
+    `gaps`: when its machine could not be seen.
     `look_after` gathers what else there is to see of a failed launch before it is ended.
     """
 
@@ -71,6 +73,7 @@ class Subject:
     wrong_because: str = ""
     past: Phase | None = None
     work: Callable[[], None] | None = None
+    gaps: Callable[[], tuple[Gap, ...]] = tuple
     stated: Stated = field(default_factory=Stated)
     look_after: Callable[[Failed], tuple[Evidence, ...]] | None = None
 
@@ -104,6 +107,7 @@ def run_trial(host: Host, subject: Subject, folder: Path, look_on: Callable[[Ass
             host.disarm(run)
         watcher = Watcher(host, run, subject.engine, limits=subject.limits, port=subject.port)
         judgement = observe(host, run, subject, watcher, look_on)
+        judgement = with_gaps(judgement, subject.gaps(), run.started_s)
         judgement = replace(judgement, loading=watcher.loading)
         if subject.work is not None and judgement.serves:
             subject.work()
@@ -174,7 +178,11 @@ def observe(
 ) -> Judgement:
     """Watches and asks, side by side, until one of the two knows."""
     asking = asking or Asking(
-        subject.target, subject.ready_log, lambda: host.clock_s() - run.started_s, subject.stated
+        subject.target,
+        subject.ready_log,
+        lambda: host.clock_s() - run.started_s,
+        subject.stated,
+        gaps=subject.gaps,
     )
     passing = PassLine(subject.passed_log) if subject.passed_log else None
     getting_past = PassPhase(subject.past) if subject.past else None
@@ -208,6 +216,20 @@ def explained(judgement: Judgement, wrong_because: str) -> Judgement:
 def joined(seen: Judgement, report: CanaryReport | None) -> Judgement:
     """What the watch saw, with what had been asked and answered when it happened."""
     return replace(seen, evidence=(*seen.evidence, *report.evidence)) if report else seen
+
+
+def with_gaps(judgement: Judgement, gaps: tuple[Gap, ...], started_s: float) -> Judgement:
+    """What was not seen is told, and was no silence: the clock stood still."""
+    told = tuple(
+        Evidence(
+            kind="gap",
+            text=f"its machine could not be seen for {gap.seconds:.1f} s, which count for nothing",
+            at_s=gap.at_s - started_s,
+        )
+        for gap in gaps
+        if gap.at_s >= started_s
+    )
+    return replace(judgement, evidence=(*judgement.evidence, *told))
 
 
 def with_ending(judgement: Judgement, ending: Ending | None, at_s: float) -> Judgement:

@@ -41,6 +41,7 @@ from shakedown.host.remote.aliases import (
     reveal_env,
     reveal_launch,
 )
+from shakedown.host.remote.attached import NOT_ATTACHED
 from shakedown.host.remote.codec import decode, encode
 from shakedown.host.remote.streams import Stream
 from shakedown.host.remote.wire import Garbled, Kind, Wire
@@ -144,7 +145,7 @@ class Agent:
     def hello(self, base: Path | None, patience_s: float) -> dict[str, Any]:
         """`base`: the folder for run folders that an earlier connection made."""
         self._base = base
-        self._host._patience_s = patience_s
+        self._host.patience_s = patience_s
         return {
             "node": platform.node(),
             "boot_id": procfs.boot_id(),
@@ -218,7 +219,7 @@ class Agent:
         """A reading of a server that we are attached to; of its log also where to go on from one day."""
         host = self._attached.get(folder)
         if host is None or name not in ("processes", "read_log", "exit_of", "listener"):
-            raise HostProblem(_NOT_ATTACHED)
+            raise HostProblem(NOT_ATTACHED)
         answer = getattr(host, name)(*arguments)
         return (*answer, host.settled) if name == "read_log" else answer
 
@@ -259,7 +260,6 @@ class Agent:
 
 _ONE_BY_ONE = frozenset({"processes", "socket_bytes", "gpu_use", "listener", "lend_spy", "start", "attached"})
 _HERE = "{run folder}"
-_NOT_ATTACHED = "not attached"
 
 
 def _reveal_bytes(data: bytes) -> bytes:

@@ -29,7 +29,8 @@ from shakedown.core import (
 )
 from shakedown.errors import EnvironmentProblem, HostProblem
 from shakedown.host import stacks
-from shakedown.host.machine import Here
+from shakedown.host.machine import FOLDER_FACT, Here
+from shakedown.host.remote.attached import FarAttached
 from shakedown.host.remote.link import Link, Lost, TooLate
 from shakedown.host.remote.logs import HomeLog
 from shakedown.host.remote.tunnel import Tunnels
@@ -42,7 +43,6 @@ QUICK_S = 45.0  # a reading; a GPU driver may take 13 s until it is given up the
 ENDING_S = 90.0  # beyond the grace: the ladder's own limits and a full disk
 FIRST_WAIT_S, LONGEST_WAIT_S = 0.2, 15.0  # between attempts to connect anew
 LAST_WORDS_S = 20.0  # to come back for a clean-up after we gave up once
-BASE_FACT, HOST_FACT, VIA_FACT = "far_folder", "over_ssh", "over_via"
 
 
 class RemoteHost(Here):
@@ -65,7 +65,7 @@ class RemoteHost(Here):
         self.name = title
         self._words, self._say, self._keeps = tuple(words), say, dict(keeps)
         self._patience_s = patience_s
-        self._base = base
+        self._base, self._base_stands = base, False
         self._link: Link | None = None
         self._linking = threading.RLock()
         self._told: dict[str, Any] = {}  # what the agent said of its machine
@@ -73,9 +73,11 @@ class RemoteHost(Here):
         self._unseen_s = 0.0
         self._gaps: list[Gap] = []
         self._gave_up = False
+        self._hurry = threading.Event()
         self._logs: dict[Path, HomeLog] = {}
         self._tunnels = Tunnels(self._linked)
         self._spy_lent = False
+        self._attached: list[FarAttached] = []
         self._linked()
 
     # --- the connection ----------------------------------------------------------------------------------
@@ -96,6 +98,9 @@ class RemoteHost(Here):
                 return self._linked().call(name, *arguments, deadline_s=deadline_s)
             except Lost:
                 continue
+            except KeyboardInterrupt:  # what follows is a clean-up, for which nobody waits ten minutes
+                self._hurry.set()
+                raise
 
     def _linked(self) -> Link:
         with self._linking:
@@ -116,11 +121,9 @@ class RemoteHost(Here):
         except BaseException:
             link.close()
             raise
-        known = self._told.get("boot_id", told["boot_id"])
-        self._ahead_s = told["now_s"] - (asked + time.monotonic()) / 2
+        if self._told.get("boot_id") != told["boot_id"]:  # else its clock has gone on as ours has
+            self._ahead_s = told["now_s"] - (asked + time.monotonic()) / 2
         self._told = told
-        if known != told["boot_id"]:
-            self._say(f"{self.name} was restarted meanwhile")
         return link
 
     def _regain(self, link: Link, lost_s: float) -> Link:
@@ -130,6 +133,9 @@ class RemoteHost(Here):
         wait_s = FIRST_WAIT_S
         until = time.monotonic() + (LAST_WORDS_S if self._gave_up else self._patience_s)
         while True:
+            if self._hurry.is_set():
+                until = min(until, time.monotonic() + LAST_WORDS_S)
+                self._hurry.clear()
             try:
                 again = self._open()
                 break
@@ -142,7 +148,7 @@ class RemoteHost(Here):
                         "unless it was detached or kept",
                         *problem.hints,
                     ) from problem
-            time.sleep(wait_s)
+            self._hurry.wait(wait_s)
             wait_s = min(2 * wait_s, LONGEST_WAIT_S)
         self._gave_up = False
         seconds = time.monotonic() - lost_s
@@ -160,6 +166,8 @@ class RemoteHost(Here):
                 return
             try:
                 if self._base is not None and link.lost_s is None:
+                    for attached in self._attached:
+                        link.call("take_away", self._base, attached.name, deadline_s=QUICK_S)
                     link.call("take_away", self._base, "", deadline_s=QUICK_S)
             except (Lost, TooLate, HostProblem):
                 pass  # the machine cleans its temporary folder itself one day
@@ -174,7 +182,12 @@ class RemoteHost(Here):
         return now + self._ahead_s - self._unseen_s
 
     def gaps(self) -> tuple[Gap, ...]:
-        return tuple(self._gaps)
+        """Also the one that has begun just now."""
+        link = self._link
+        if link is None or link.lost_s is None:
+            return tuple(self._gaps)
+        begun = Gap(at_s=self.clock_s(), seconds=time.monotonic() - link.lost_s)
+        return (*self._gaps, begun)
 
     def ask(self, question: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         answer: T = self.call(
@@ -187,28 +200,32 @@ class RemoteHost(Here):
         return env, home
 
     def facts(self) -> Mapping[str, str]:
-        base = {BASE_FACT: str(self._base)} if self._base else {}
-        return {"host": str(self._told["node"]), **self._keeps, **base}
+        """Known before anything is started there, so that whoever comes later finds it."""
+        return {"host": str(self._told["node"]), **self._keeps, FOLDER_FACT: str(self._folder())}
 
     def python(self) -> str:
         return str(self._told["python"])
 
     def place(self, folder: Path) -> Path:
-        self._base = self.call("make_base", self._base)
-        return self._base / folder.name
+        return self._folder() / folder.name
 
     def reach(self, url: str) -> str:
         return self._tunnels.reach(url)
 
     # --- the host ------------------------------------------------------------------------------------------
 
+    def attach_to(self, root: Identity, folder: Path, *, log: Path | None) -> FarAttached:
+        """A process that we did not start, as a host of its own. Raises UsageError for an unreadable log."""
+        attached = FarAttached(self, self.call, self._folder(), root, folder, log=log)
+        self._attached.append(attached)
+        return attached
+
     def start(self, launch: Launch, folder: Path, *, detach: bool = False) -> Run:
         """The log comes home into `folder`."""
         if launch.container and launch.container.id_file:
             argv = tuple(word.replace(str(folder), "{run folder}") for word in launch.argv)
             launch = replace(launch, argv=argv)
-        self._base = self.call("make_base", self._base)
-        run = self.call("start", self._base, launch, folder.name, detach, deadline_s=ENDING_S)
+        run = self.call("start", self._folder(), launch, folder.name, detach, deadline_s=ENDING_S)
         return self._home(run, folder)
 
     def attach_run(self, folder: Path, *, patience_s: float = 0.0) -> Run:
@@ -290,6 +307,14 @@ class RemoteHost(Here):
         except TooLate:
             return Missing(what=name, why=f"{self.name} did not answer within {QUICK_S:.0f} s")
 
+    def _folder(self) -> Path:
+        """For all of ours over there, made once."""
+        if self._base is None or not self._base_stands:
+            self._base = self.call("make_base", self._base)
+            self._base_stands = True
+        assert self._base is not None
+        return self._base
+
     def _there(self, run: Run) -> Run:
         assert self._base is not None, "a run without a folder over there"
         return replace(run, folder=self._base / run.folder.name)
@@ -309,6 +334,5 @@ class RemoteHost(Here):
         if self._spy_lent or own is None or os.uname().machine != self._told["machine"]:
             return False
         self._spy_lent = True
-        self._base = self.call("make_base", self._base)
-        self.call("lend_spy", self._base, Path(own).read_bytes(), deadline_s=ENDING_S)
+        self.call("lend_spy", self._folder(), Path(own).read_bytes(), deadline_s=ENDING_S)
         return True

@@ -61,7 +61,8 @@ class Link:
         self._heard_s = time.monotonic()
         self._closing = threading.Lock()
         self.lost_s: float | None = None
-        threading.Thread(target=self._listen, name="shakedown-link", daemon=True).start()
+        self._listener = threading.Thread(target=self._listen, name="shakedown-link", daemon=True)
+        self._listener.start()
 
     @classmethod
     def open(cls, words: Sequence[str], python: str) -> Link:
@@ -82,6 +83,7 @@ class Link:
         except BaseException:
             _end(process)
             said.close()
+            _close_output(process)
             raise
         return cls(process, said)
 
@@ -122,6 +124,8 @@ class Link:
                 self.lost_s = time.monotonic()
             _end(self._process)
             self._said.close()
+            self._listener.join(1.0)  # what it reads has ended; its number may be another file's soon
+            _close_output(self._process)
 
     def _send(self, kind: Kind, number: int, body: bytes = b"") -> None:
         if self.lost_s is not None:
@@ -251,6 +255,11 @@ def _greeting_in(heard: bytes) -> list[int] | None:
     _, mark, rest = heard.partition(parcel.GREETING + b" ")
     line, end, _ = rest.partition(b"\n")
     return [int(word) for word in line.split()] if mark and end else None
+
+
+def _close_output(process: subprocess.Popen[bytes]) -> None:
+    assert process.stdout
+    process.stdout.close()
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:

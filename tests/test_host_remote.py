@@ -1,0 +1,256 @@
+"""The far host itself: nouns that travel, words that give a shell, what goes wrong on the way."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from far_machines import container
+from host_runs import wait_for
+from hypothesis import given
+from hypothesis import strategies as st
+
+from shakedown.core import Gap, Identity, Launch, Missing, ProcessSample, Run
+from shakedown.errors import HostProblem, UsageError
+from shakedown.host import files, foreign
+from shakedown.host.procfs import ShmObject
+from shakedown.host.remote import aliases, parcel
+from shakedown.host.remote.client import RemoteHost
+from shakedown.host.remote.codec import decode, encode
+from shakedown.host.remote.words import by_way_of, over_ssh
+
+texts = st.text(max_size=20) | st.just("\udcff")
+plain = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | texts | st.binary(max_size=9)
+things = st.recursive(
+    plain | texts.map(lambda text: Path("/") / text.replace("\0", "")),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.lists(inner, max_size=3).map(tuple)
+        | st.dictionaries(st.integers() | texts, inner, max_size=3)
+    ),
+    max_leaves=8,
+)
+
+
+@given(things)
+def test_whatever_a_host_says_arrives_as_it_was(thing):
+    assert decode(encode(thing)) == thing
+    assert type(decode(encode(thing))) is type(thing)
+
+
+def test_nouns_arrive_as_they_were():
+    sample = ProcessSample(
+        pid=1, started_ticks=2, ppid=0, name="a\udc80", state="S", wchan="", cpu_s=0.1, children_cpu_s=0.0,
+        rss_bytes=1, minor_faults=2, read_bytes=3, written_bytes=4, threads=5,
+    )  # fmt: skip
+    run = Run(
+        folder=Path("/tmp/x"), supervisor=Identity(pid=1, started_ticks=2),
+        leader=Identity(pid=3, started_ticks=4), started_s=1.5,
+    )  # fmt: skip
+    shm = ShmObject("/dev/shm/x", 1, 2)
+    for noun in (sample, run, shm, (sample,), Missing(what="a", why="b"), {1: 2}, Gap(at_s=1.0, seconds=2.0)):
+        assert decode(encode(noun)) == noun
+
+
+@pytest.mark.parametrize(
+    "text", [b'{"noun": "Popen", "of": {}}', b'{"path": 1, "x": 2}', b'{"odd": 1}', b"["]
+)
+def test_nothing_is_made_that_is_no_noun(text):
+    with pytest.raises(ValueError):
+        decode(text)
+
+
+def test_words_are_read_by_no_shell():
+    assert by_way_of("docker exec -i 'a b' --")[:-1] == ("docker", "exec", "-i", "a b", "--")
+    assert over_ssh("me@box")[-2:] == ("me@box", "sh")
+    for bad in ("", "-oProxyCommand=x", "a b"):
+        with pytest.raises(UsageError):
+            over_ssh(bad)
+    for bad in ("", "docker 'x"):
+        with pytest.raises(UsageError):
+            by_way_of(bad)
+
+
+def test_what_the_shell_reads_fits_a_terminal_and_holds_no_greeting():
+    lines = parcel.first_words("python3").splitlines()
+    assert max(map(len, lines)) < 4000
+    assert parcel.GREETING not in b"\n".join(lines)
+    assert parcel.NO_PYTHON not in b"\n".join(lines)
+    assert len(parcel.parcel()) < 300_000
+
+
+def test_secrets_of_the_machine_travel_as_aliases_only(monkeypatch):
+    monkeypatch.setenv("MY_API_KEY", "s3cret-value-0123456789")
+    hidden = aliases.hide_env(os.environ, aliases.OWN)
+    assert "s3cret" not in str(hidden)
+    assert hidden["PATH"] == os.environ["PATH"]
+    assert aliases.reveal_env(hidden)["MY_API_KEY"] == "s3cret-value-0123456789"
+    argv = ("vllm", "serve", "--api-key", "s3cret-value-0123456789", "--port=1")
+    assert aliases.hide_argv(argv, "7") == (*argv[:3], "far-secret.7.#3.", "--port=1")
+    with pytest.raises(HostProblem, match="cannot be read any more"):
+        aliases.reveal("far-secret.env.NO_SUCH_NAME.")
+
+
+@pytest.fixture
+def inside(tmp_path):
+    """A host in a fake container, and the words that lead there."""
+    said: list[str] = []
+    words = by_way_of(container(tmp_path / "box"))
+    host = RemoteHost(words, "box", say=said.append, keeps={})
+    yield host, tmp_path / "box" / "tmp", said
+    host.close()
+    assert list((tmp_path / "box" / "tmp").iterdir()) == []
+
+
+def test_a_launch_gets_its_words_and_the_variables_of_that_machine(inside, tmp_path):
+    host, _, _ = inside
+    env, home = host.surroundings()
+    assert env["INSIDE"] == "1"
+    assert home == tmp_path / "box"
+    odd = ('{"a b": "c\'d"}', "", "$HOME", "two\nlines", "ä")
+    code = "import os, sys; print(sys.argv[1:], os.environ['INSIDE'], flush=True)"
+    folder = tmp_path / "run"
+    folder.mkdir()
+    run = host.start(Launch(argv=(sys.executable, "-c", code, *odd), env=env, cwd=home), folder)
+    exit_ = wait_for(lambda: host.exit_of(run))
+    assert exit_.code == 0
+    assert host.end(run, grace_s=0).left == ()
+    assert (folder / "launch.log").read_text() == f"{list(odd)} 1\n"
+
+
+def test_a_lost_line_loses_nothing_and_stops_the_clock(inside, tmp_path):
+    host, _, said = inside
+    env, home = host.surroundings()
+    folder = tmp_path / "run"
+    folder.mkdir()
+    run = host.start(Launch(argv=("sleep", "100"), env=env, cwd=home), folder)
+    before = host.clock_s()
+    host._link._process.kill()
+    wait_for(lambda: host._link.lost_s)
+    stood = host.clock_s()
+    time.sleep(0.2)
+    assert host.clock_s() == stood
+    assert len(host.gaps()) == 1
+    (sample,) = host.processes(run)
+    assert sample.pid == run.leader.pid
+    assert before <= host.gaps()[0].at_s <= stood
+    assert any("is lost" in text for text in said)
+    assert any("again" in text for text in said)
+    assert host.end(run, grace_s=0).left == ()
+
+
+def test_a_start_whose_answer_was_lost_is_not_started_twice(inside, tmp_path):
+    host, _, _ = inside
+    env, home = host.surroundings()
+    folder = tmp_path / "run"
+    folder.mkdir()
+    launch = Launch(argv=("sleep", "100"), env=env, cwd=home)
+    run = host.start(launch, folder)
+    assert host.start(launch, folder).leader == run.leader
+    host.end(run, grace_s=0)
+
+
+def test_a_run_that_nobody_comes_back_to_is_ended_there(tmp_path):
+    words = by_way_of(container(tmp_path / "box"))
+    host = RemoteHost(words, "box", say=lambda text: None, keeps={}, patience_s=1.0)
+    env, home = host.surroundings()
+    folder = tmp_path / "run"
+    folder.mkdir()
+    launch = Launch(argv=("sleep", "100"), env=env, cwd=home)
+    run = host.start(launch, folder)
+    kept = host.start(launch, tmp_path / "kept")
+    host.disarm(kept)
+    host._link.close()
+    wait_for(lambda: foreign.find(run.leader.pid) is None)
+    assert foreign.find(kept.leader.pid) is not None
+    assert host.exit_of(run) is not None
+    for each in (run, kept):
+        assert host.end(each, grace_s=0).left == ()
+    host.close()
+
+
+def test_errors_of_the_far_side_arrive_as_what_they_are(inside, tmp_path):
+    host, _, _ = inside
+    env, home = host.surroundings()
+    with pytest.raises(UsageError, match="no program named 'nothing-such'"):
+        host.start(Launch(argv=("nothing-such",), env=env, cwd=home), tmp_path / "run")
+    with pytest.raises(HostProblem, match="No such file"):
+        host.ask(files.copy_with, Path("/no/such"), tmp_path / "copy", "config.json", "{}")
+    done = host.execute(("sleep", "9"), env=env, cwd=home, deadline_s=0.3)
+    assert done.timed_out
+
+
+def test_a_port_of_that_machine_is_reached_and_a_closed_one_breaks(inside, port):
+    import http.client
+    import http.server
+    import threading
+
+    host, _, _ = inside
+    server = http.server.HTTPServer(("127.0.0.1", port), http.server.SimpleHTTPRequestHandler)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    url = host.reach(f"http://127.0.0.1:{port}/v1")
+    assert url.endswith("/v1")
+    asked = http.client.HTTPConnection(url.split("/")[2], timeout=10)
+    asked.request("GET", "/")
+    assert asked.getresponse().status == 200
+    asked.close()
+    server.shutdown()
+    server.server_close()
+    asked = http.client.HTTPConnection(url.split("/")[2], timeout=10)
+    with pytest.raises(ConnectionError):
+        asked.request("GET", "/") or asked.getresponse()
+    asked.close()
+
+
+@pytest.mark.parametrize(
+    ("inside", "words"),
+    [
+        ({"python": "none"}, "there is no python3 on"),
+        ({"python": "#!/bin/sh\nprintf 'SHAKEDOWN-%s 1 3 8\\n' AGENT; cat\n"}, "is 3.8; 3.10 or later"),
+        ({"python": "#!/bin/sh\necho 'Segmentation fault' >&2; exit 139\n"}, "code 139.*Segmentation fault"),
+    ],
+)
+def test_a_machine_without_a_python_for_us_is_told(tmp_path, inside, words):
+    with pytest.raises(HostProblem, match=words) as told:
+        RemoteHost(by_way_of(container(tmp_path / "box", **inside)), "box", say=print, keeps={})
+    assert told.value.hints
+
+
+def test_words_that_lead_nowhere_are_told_with_what_they_said(tmp_path):
+    words = by_way_of(container(tmp_path / "box").replace("-i C", "-i D"))
+    with pytest.raises(HostProblem, match=r"ended with code 1 .*no such container: D"):
+        RemoteHost(words, "box", say=print, keeps={})
+    with pytest.raises(HostProblem, match="cannot be run: No such file"):
+        RemoteHost(by_way_of(str(tmp_path / "nothing")), "box", say=print, keeps={})
+
+
+def test_noise_before_the_agent_speaks_is_passed_over(tmp_path):
+    words = by_way_of(container(tmp_path / "box", noise="Welcome to box. $(date)"))
+    RemoteHost(words, "box", say=print, keeps={}).close()
+
+
+def test_a_full_disk_there_is_told(inside, monkeypatch):
+    host, state, _ = inside
+    state.chmod(0o500)
+    try:
+        if os.geteuid() == 0:
+            pytest.skip("root writes anywhere")
+        with pytest.raises(HostProblem, match="ermission"):
+            host.facts()
+    finally:
+        state.chmod(0o700)
+
+
+def test_a_launch_is_watched_by_py_spy_that_comes_with_us(inside, tmp_path):
+    host, _, _ = inside
+    env, home = host.surroundings()
+    folder = tmp_path / "run"
+    folder.mkdir()
+    argv = (sys.executable, "-c", "import time\ntime.sleep(100)")
+    run = host.start(Launch(argv=argv, env=env, cwd=home), folder)
+    dump = wait_for(lambda: d if not isinstance(d := host.stacks(run.leader.pid), Missing) else None)
+    assert dump.threads
+    host.end(run, grace_s=0)
