@@ -1,0 +1,127 @@
+"""A running server of another machine that we did not start, as a host of its one run.
+
+It never starts, signals or ends anything; after a lost connection it reads its log on from where it was.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+from shakedown.core import (
+    Ending,
+    Execution,
+    Exit,
+    GpuUse,
+    Host,
+    Identity,
+    Launch,
+    Listener,
+    Missing,
+    ProcessSample,
+    Run,
+    StackDump,
+)
+from shakedown.errors import HostProblem
+from shakedown.host.attached import refuse
+from shakedown.host.remote.logs import HomeLog
+
+NOT_ATTACHED = "not attached"
+
+
+class FarAttached:
+    """`call` asks the agent; `base` is the folder of ours over there, `folder` the run's over here."""
+
+    def __init__(
+        self,
+        host: Host,
+        call: Callable[..., Any],
+        base: Path,
+        root: Identity,
+        folder: Path,
+        *,
+        log: Path | None,
+    ) -> None:
+        self._host, self._call, self._base, self._root, self._log = host, call, base, root, log
+        self._home = HomeLog(folder)
+        self._names = (f"{folder.name}-{number}" for number in count(1))
+        self._settled: int | None = None  # where in the server's log news begin
+        self._shift = 0  # of the copy over there: where in ours it began
+        self.tail = b""
+        self.run = self._attach(folder)
+
+    def _attach(self, folder: Path) -> Run:
+        self.name = next(self._names)
+        attached = (self._base, self._root, self.name, self._log, self._settled)
+        there: Run
+        there, tail, self._settled = self._call("attach_to", *attached)
+        self._there, self.tail = there, self.tail or tail
+        return replace(there, folder=folder, started_s=self._host.clock_s())
+
+    def _reading(self, name: str, *arguments: Any) -> Any:
+        """By a new agent, after a lost connection, it is attached anew."""
+        while True:
+            try:
+                return self._call("attached", self._there.folder, name, arguments)
+            except HostProblem as problem:
+                if problem.message != NOT_ATTACHED:
+                    raise
+                self._attach(self.run.folder)
+                self._shift = self._home.offset
+
+    def clock_s(self) -> float:
+        return self._host.clock_s()
+
+    def processes(self, run: Run) -> tuple[ProcessSample, ...] | Missing:
+        found: tuple[ProcessSample, ...] | Missing = self._reading("processes", self._there)
+        return found
+
+    def read_log(self, run: Run, offset: int) -> tuple[bytes, int]:
+        """What was written since we came; a copy also lies in the run's folder here."""
+        name = self.name
+        data, after, settled = self._reading("read_log", self._there, max(0, offset - self._shift))
+        if name != self.name:  # attached anew in between: what it told belongs to a new copy
+            return self.read_log(run, self._shift)
+        self._settled = settled
+        self._home.add(data, max(offset, self._home.offset), after + self._shift)
+        return data, after + self._shift
+
+    def exit_of(self, run: Run) -> Exit | None:
+        found: Exit | None = self._reading("exit_of", self._there)
+        return found
+
+    def listener(self, port: int, run: Run | None = None) -> Listener | None:
+        found: Listener | None = self._reading("listener", port)
+        return found
+
+    def stacks(self, pid: int, *, native: bool = False) -> StackDump | Missing:
+        return self._host.stacks(pid, native=native)
+
+    def socket_bytes(self, pids: Sequence[int]) -> Mapping[int, int] | Missing:
+        return self._host.socket_bytes(pids)
+
+    def gpu_use(self, pids: Sequence[int]) -> tuple[GpuUse, ...] | Missing:
+        return self._host.gpu_use(pids)
+
+    def start(self, launch: Launch, folder: Path, *, detach: bool = False) -> Run:
+        refuse("started")
+
+    def end(self, run: Run, *, grace_s: float) -> Ending:
+        refuse("ended")
+
+    def disarm(self, run: Run) -> None:
+        refuse("let go of")
+
+    def execute(
+        self,
+        argv: Sequence[str],
+        *,
+        env: Mapping[str, str],
+        cwd: Path,
+        stdin: str = "",
+        deadline_s: float,
+    ) -> Execution:
+        return self._host.execute(argv, env=env, cwd=cwd, stdin=stdin, deadline_s=deadline_s)
