@@ -57,6 +57,7 @@ class Comparison:
     rounds: int
     alike: float | None
     needed: int | None
+    conditional: tuple[Interval, ...] = ()  # of the reference, by position
 
     @property
     def needed_rounds(self) -> int | None:

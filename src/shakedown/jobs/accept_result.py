@@ -10,7 +10,7 @@ from typing import Any
 
 from shakedown.acceptance.pace import Pace
 from shakedown.acceptance.replay import Comparison
-from shakedown.acceptance.rounds import Acceptance
+from shakedown.acceptance.rounds import Acceptance, place_rounds
 from shakedown.acceptance.statistics import Interval
 from shakedown.acceptance.verdict import Blame, Finding, Outcome, Shown, judge
 from shakedown.core import Launch
@@ -19,9 +19,13 @@ from shakedown.jobs.accept import Race, Raced
 from shakedown.jobs.accept_launches import Contender
 from shakedown.jobs.accept_measure import Measurement
 from shakedown.jobs.accept_request import AcceptRequest
+from shakedown.jobs.build_page import write_page
 from shakedown.jobs.result import ExitCode, JobResult
 from shakedown.redact import Redactor
 from shakedown.report.acceptance import accept_lines
+from shakedown.report.acceptance_page import accept_page
+
+PLACES = 6  # parts into which an answer is cut
 
 
 def dry_result(launches: Sequence[Contender]) -> JobResult:
@@ -71,7 +75,11 @@ def result_of(race: Race) -> JobResult:
     }
     outcomes = [exit_code_of(each.finding) for each in race.raced]
     code = next((each for each in (ExitCode.NO_ANSWER, ExitCode.BAD) if each in outcomes), ExitCode.GOOD)
-    return JobResult(document=document, lines=accept_lines(document), exit_code=code)
+    lines = accept_lines(document)
+    if race.request.page is not None:
+        write_page(race.request.page, accept_page(document))
+        lines.append(f"  page         {race.request.page}")
+    return JobResult(document=document, lines=lines, exit_code=code)
 
 
 def exit_code_of(finding: Finding) -> ExitCode:
@@ -125,11 +133,16 @@ def entry_of(race: Race, raced: Raced) -> dict[str, Any]:
         "states": [
             {"stage": f.stage, "fault": f.fault, "what": f.what, "tokens": f.tokens} for f in shown.states
         ],
+        "scan": raced.seen.scan if raced.seen else {},
         "parity": {stage: found.to_dict() for stage, found in raced.seen.parity.items()}
         if raced.seen
         else {},
         "why_no_expectation": shown.why_unexpected or None,
+        "expected_per_position": [interval_of(each) for each in reference.conditional]
+        if reference and reference.conditional
+        else None,
         "by_kind": by_kind(first),
+        "by_place": by_place(first),
         "at": [
             at_concurrency(measured, plain, pace, drift)
             for measured, plain, pace, drift in zip(
@@ -199,6 +212,27 @@ def by_kind(measured: Measurement) -> list[dict[str, Any]]:
         for kind, of in kinds.items()
         if kind
     ]
+
+
+def by_place(measured: Measurement) -> list[dict[str, Any]]:
+    """By where in the answer a round began, where the rounds are known one by one."""
+    kept: list[tuple[int, int]] = []
+    longest = 0
+    for each in measured.answers:
+        generated = each.generated
+        placed = place_rounds(generated.rounds or (), len(generated.tokens))
+        kept += [(at.start, at.accepted + 1) for at in (placed or ())[:-1]]
+        longest = max(longest, len(generated.tokens))
+    size = max(1, -(-longest // PLACES))
+    found = []
+    for begin in range(0, longest, size):
+        tokens = [number for start, number in kept if begin <= start < begin + size]
+        if tokens:
+            mean = sum(tokens) / len(tokens)
+            found.append(
+                {"from": begin, "to": begin + size - 1, "tokens_per_round": mean, "rounds": len(tokens)}
+            )
+    return found
 
 
 def at_concurrency(

@@ -9,6 +9,7 @@ import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -18,6 +19,7 @@ from shakedown.drafter.capture import Request
 from shakedown.drafter.ladders import build_ladders
 from shakedown.drafter.parity import ParityFinding, compare_states
 from shakedown.drafter.patterns import Fault
+from shakedown.drafter.rungs import Ladder, distance, kept_rows
 from shakedown.drafter.shards import Document
 from shakedown.drafter.tapped import Stage, Tapped, assemble, install_plugin, read_steps, rows_of
 from shakedown.errors import EnvironmentProblem
@@ -40,11 +42,16 @@ FEWEST_TOKENS = 24  # of a stage, below which nothing is said of it
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StatesSeen:
-    """`findings` by stage; `errors[slot]`: (rung, relative error) for the picture of the scan; `cell`: the
-    reference drafter on the engine's states, against the engine in that very launch."""
+    """`findings`, `parity` and `scan` by stage, the last being each slot's median distance from every rung.
 
+    `cell`: the reference drafter on the engine's states, against the engine in that launch, whose `answers`
+    these are.
+    """
+
+    answers: tuple[Answered, ...]
     findings: tuple[StatesFinding, ...]
     parity: dict[str, ParityFinding]
+    scan: dict[str, dict[str, Any]]
     cell: Comparison | None
 
 
@@ -94,6 +101,7 @@ def judge_states(
         say=talk.say,
     )
     parity: dict[str, ParityFinding] = {}
+    scan: dict[str, dict[str, Any]] = {}
     for stage in Stage:
         chosen = [found.stages(len(prompt_of(a)))[stage] for a, found in zip(answers, tapped, strict=True)]
         parts = [rows_of(ladder, rows) for ladder, rows in zip(ladders, chosen, strict=True)]
@@ -101,13 +109,31 @@ def judge_states(
         if sum(len(part.rows) for part, _ in held) < FEWEST_TOKENS:
             continue
         states = [found.aux[:, part.rows] for part, found in held]
-        parity[stage.value] = compare_states(states, [p for p, _ in held], reference.config.aux_inputs_of)
+        inputs, parts = reference.config.aux_inputs_of, [part for part, _ in held]
+        parity[stage.value] = compare_states(states, parts, inputs)
+        scan[stage.value] = {"expected": list(inputs), "errors": scanned(states, parts)}
     documents = [document_of(request, found) for request, found in zip(requests, tapped, strict=True)]
     return StatesSeen(
+        answers=tuple(answers),
         findings=tuple(finding_of(stage, found) for stage, found in parity.items()),
         parity=parity,
+        scan=scan,
         cell=expect_drafter(reference, documents, answers, plan.drafts, plan.margin),
     )
+
+
+def scanned(states: Sequence[torch.Tensor], ladders: Sequence[Ladder]) -> list[list[float]]:
+    """Of each slot the median distance over tokens from every rung; sinks left out."""
+    kept = [kept_rows(ladder) for ladder in ladders]
+    found = []
+    for slot in range(len(states[0])):
+        errors = [
+            distance(x[slot].float(), ladder.rungs)[:, rows]
+            for x, ladder, rows in zip(states, ladders, kept, strict=True)
+        ]
+        medians = torch.cat(errors, dim=1).median(dim=1).values
+        found.append([float(value) for value in medians])
+    return found
 
 
 def short(request: Request) -> Request:

@@ -90,6 +90,8 @@ svg .hatch{stroke:var(--hatch);stroke-width:1.2}
 svg rect{stroke:var(--bg);stroke-width:1}
 .prepare{fill:var(--prepare)}.ranks{fill:var(--ranks)}.load{fill:var(--load)}.build{fill:var(--build)}
 .up{fill:var(--up)}
+.dot{fill:var(--link)}.whisker{stroke:var(--link);stroke-width:2}
+.curve{fill:none;stroke:var(--link);stroke-width:1.5}
 .key{display:inline-block;margin-right:1rem;white-space:nowrap}
 .key svg{width:14px;height:10px;vertical-align:-1px;margin-right:.3rem}
 .hidden{position:absolute;width:0;height:0}

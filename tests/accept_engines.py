@@ -1,0 +1,101 @@
+"""One launch of vLLM with a drafter, its states written down, a fault planted: judged as `accept` judges.
+
+It measures no speed.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+from shakedown.acceptance.rounds import acceptance_of
+from shakedown.acceptance.verdict import Finding, Shown, judge
+from shakedown.core import Launch
+from shakedown.engines.needs import Speculation
+from shakedown.jobs.accept_expect import ReferenceDrafter, expect_drafter, requests_of
+from shakedown.jobs.accept_launches import ROUND_METRICS, Contender
+from shakedown.jobs.accept_measure import Plan, Question
+from shakedown.jobs.accept_states import StatesSeen, see_states
+from shakedown.jobs.request import LaunchRequest
+
+PLANTS = Path(__file__).parent / "bad_servers" / "vllm_plants.py"
+
+
+class Loud:
+    def say(self, text: str) -> None:
+        print(text, file=sys.stderr)
+
+    def progress(self, progress: object) -> None:
+        pass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Looked:
+    shown: Shown
+    finding: Finding
+    seen: StatesSeen
+
+    @property
+    def faults(self) -> dict[str, str]:
+        return {each.stage: each.fault for each in self.seen.findings}
+
+
+def vllm_argv(python: Path, model: Path, port: int) -> list[str]:
+    start = [str(python), "-m", "vllm.entrypoints.openai.api_server", "--model", str(model)]
+    small = ["--max-model-len", "512", "--dtype", "float32", "--enforce-eager", "--host", "127.0.0.1"]
+    return [*start, *small, "--port", str(port)]
+
+
+def install_plant(folder: Path, name: str) -> dict[str, str]:
+    """The variables that plant a fault in a vLLM started with them."""
+    about = folder / "vllm_plants-1.dist-info"
+    about.mkdir(parents=True)
+    shutil.copy(PLANTS, folder)
+    (about / "METADATA").write_text("Metadata-Version: 2.1\nName: vllm_plants\nVersion: 1\n")
+    (about / "entry_points.txt").write_text("[vllm.general_plugins]\nplants = vllm_plants:register\n")
+    return {"PYTHONPATH": str(folder), "PLANTED": name}
+
+
+def look(
+    argv: list[str],
+    model: Path,
+    drafter: Path,
+    questions: tuple[str, ...],
+    folder: Path,
+    *,
+    plant: str = "",
+    drafts: int = 3,
+    tokens: int = 40,
+) -> Looked:
+    config = {"method": "eagle3", "model": str(drafter), "num_speculative_tokens": drafts}
+    speculating = [*argv, "--speculative-config", json.dumps(config), ROUND_METRICS, "detailed"]
+    env = {**os.environ, **(install_plant(folder / "plant", plant) if plant else {})}
+    contender = Contender(
+        name=drafter.name,
+        launch=Launch(argv=tuple(speculating), env=env, cwd=folder),
+        speculation=Speculation(method="eagle3", drafter=str(drafter), tokens=drafts),
+    )
+    plan = Plan(
+        questions=tuple(Question(kind="", text=text) for text in questions),
+        tokens=tokens,
+        most=len(questions),
+        margin=0.1,
+        drafts=drafts,
+    )
+    request = LaunchRequest(launch=contender.launch, ledger=folder / "ledger.db")
+    reference = ReferenceDrafter.load(drafter, model)
+    seen = see_states(request, contender, reference, plan, Loud())
+    documents = reference.states(requests_of(seen.answers))
+    acceptance = acceptance_of([each.tally for each in seen.answers if each.tally is not None])
+    shown = Shown(
+        measured=acceptance.tokens_per_round if acceptance else None,
+        reference=expect_drafter(reference, documents, seen.answers, drafts, plan.margin),
+        engine_states=seen.cell,
+        proposals=seen.cell.alike if seen.cell else None,
+        states=seen.findings,
+    )
+    return Looked(shown=shown, finding=judge(shown), seen=seen)
