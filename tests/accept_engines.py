@@ -18,9 +18,11 @@ from shakedown.core import Launch
 from shakedown.engines.needs import Speculation
 from shakedown.jobs.accept_expect import ReferenceDrafter, expect_drafter, requests_of
 from shakedown.jobs.accept_launches import ROUND_METRICS, Contender
-from shakedown.jobs.accept_measure import Plan, Question
+from shakedown.jobs.accept_measure import Measurement, Plan, Question, measure_server
 from shakedown.jobs.accept_states import StatesSeen, see_states
 from shakedown.jobs.request import LaunchRequest
+from shakedown.jobs.serving import while_serving
+from shakedown.probe import Target
 
 PLANTS = Path(__file__).parent / "bad_servers" / "vllm_plants.py"
 
@@ -79,13 +81,7 @@ def look(
         launch=Launch(argv=tuple(speculating), env=env, cwd=folder),
         speculation=Speculation(method="eagle3", drafter=str(drafter), tokens=drafts),
     )
-    plan = Plan(
-        questions=tuple(Question(kind="", text=text) for text in questions),
-        tokens=tokens,
-        most=len(questions),
-        margin=0.1,
-        drafts=drafts,
-    )
+    plan = plan_of(questions, tokens, drafts)
     request = LaunchRequest(launch=contender.launch, ledger=folder / "ledger.db")
     reference = ReferenceDrafter.load(drafter, model)
     seen = see_states(request, contender, reference, plan, Loud())
@@ -99,3 +95,23 @@ def look(
         states=seen.findings,
     )
     return Looked(shown=shown, finding=judge(shown), seen=seen)
+
+
+def measure_alone(
+    argv: list[str], questions: tuple[str, ...], folder: Path, *, drafts: int, tokens: int
+) -> Measurement:
+    """One speculating launch, measured without a plain one beside it."""
+    launch = Launch(argv=(*argv, ROUND_METRICS, "detailed"), env=dict(os.environ), cwd=folder)
+    request = LaunchRequest(launch=launch, ledger=folder / "ledger.db")
+    plan = plan_of(questions, tokens, drafts)
+    talk = Loud()
+
+    def work(target: Target) -> Measurement:
+        return measure_server(target, plan, concurrency=1, number=len(questions), talk=talk)
+
+    return while_serving(request, talk, work)
+
+
+def plan_of(questions: tuple[str, ...], tokens: int, drafts: int) -> Plan:
+    asked = tuple(Question(kind="", text=text) for text in questions)
+    return Plan(questions=asked, tokens=tokens, most=len(asked), margin=0.1, drafts=drafts)

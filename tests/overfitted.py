@@ -5,6 +5,7 @@ Its acceptance says nothing about drafters; it says whether an engine reads a di
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -48,10 +49,10 @@ class Reference:
         return self.tokenizer(text, add_special_tokens=False)["input_ids"]
 
     @torch.no_grad()
-    def answer(self, prompt: list[int]) -> list[int]:
+    def answer(self, prompt: list[int], tokens: int = ANSWER_TOKENS) -> list[int]:
         """Greedy, past the end marker where there is one: an engine is asked for as many tokens."""
         ids = torch.tensor([prompt])
-        settings = {"max_new_tokens": ANSWER_TOKENS, "min_new_tokens": ANSWER_TOKENS, "do_sample": False}
+        settings = {"max_new_tokens": tokens, "min_new_tokens": tokens, "do_sample": False}
         out = self.model.generate(ids, attention_mask=torch.ones_like(ids), pad_token_id=2, **settings)
         return out[0].tolist()
 
@@ -78,11 +79,18 @@ class Reference:
         return (logits.amax(-1) - chosen).tolist()
 
 
-def learn_by_heart(reference: Reference, out: Path) -> Learnt:
+def learn_by_heart(
+    reference: Reference,
+    out: Path,
+    *,
+    questions: Sequence[str] = QUESTIONS,
+    tokens: int = ANSWER_TOKENS,
+    steps: int = STEPS,
+) -> Learnt:
     """Trains on the reference's own answers and exports to `out`."""
     torch.manual_seed(0)
-    prompts = [reference.prompt(question) for question in QUESTIONS]
-    answers = tuple((reference.answer(prompt), len(prompt)) for prompt in prompts)
+    prompts = [reference.prompt(question) for question in questions]
+    answers = tuple((reference.answer(prompt, tokens), len(prompt)) for prompt in prompts)
     documents = [reference.document(tokens, start) for tokens, start in answers]
     target = reference.target
     counts = count_generated([(d.tokens, d.mask) for d in documents], target.vocab_size)
@@ -99,7 +107,7 @@ def learn_by_heart(reference: Reference, out: Path) -> Learnt:
     pack = pack_documents(list(enumerate(documents)), shape)
     teacher = TargetHead(head, vocabulary).teach(pack.last)
     optimiser = torch.optim.AdamW(drafter.parameters(), lr=1e-3)
-    for _ in range(STEPS):
+    for _ in range(steps):
         optimiser.zero_grad()
         lesson = learn(drafter, pack, teacher, steps=DRAFTS, decay=1.0, rows=rows)
         lesson.total.backward()

@@ -5,6 +5,18 @@ import sys
 from pathlib import Path
 
 import pytest
+from eagle3_directories import (
+    drafted_tokens,
+    flags,
+    floats,
+    head_rows,
+    healthy_shapes,
+    integers,
+    marks,
+    write_drafter,
+    write_target,
+    write_tensors,
+)
 
 pytestmark = pytest.mark.slow  # three launches each
 
@@ -102,3 +114,16 @@ def test_a_dry_run_shows_the_three_launches(shakedown, port):
     assert len(lines) == 3
     assert "--speculative-config" not in lines[0]
     assert "--speculative-config" in lines[1]
+
+
+def test_a_drafter_that_the_lint_rejects_is_not_launched(shakedown, port, tmp_path):
+    target, drafter = write_target(tmp_path / "target"), write_drafter(tmp_path / "drafter")
+    tokens = drafted_tokens()
+    tensors = {name: floats(shape, 3) for name, shape in healthy_shapes().items()}
+    tensors |= {"lm_head.weight": head_rows(tokens), "d2t": integers(tokens), "t2d": flags(marks(tokens))}
+    write_tensors(drafter / "model.safetensors", tensors)  # token ids, where both engines expect offsets
+    argv = [sys.executable, str(SERVER), "--port", str(port), "--model", "tiny"]
+    said = shakedown(*ACCEPT, "--drafter", str(drafter), "--target", str(target), launch=argv)
+    assert (said.code, said.document["verdict"]) == (1, "does not fit the engine"), said.stderr
+    assert (said.document["blame"], said.document["launches"]) == ("drafter", 0)
+    assert "d2t" in said.document["why"][0]
