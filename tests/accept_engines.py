@@ -18,7 +18,8 @@ from shakedown.core import Launch
 from shakedown.engines.needs import Speculation
 from shakedown.jobs.accept_expect import ReferenceDrafter, expect_drafter, requests_of
 from shakedown.jobs.accept_launches import ROUND_METRICS, Contender
-from shakedown.jobs.accept_measure import Measurement, Plan, Question, measure_server
+from shakedown.jobs.accept_measure import Measurement, Plan, measure_server
+from shakedown.jobs.accept_questions import Question
 from shakedown.jobs.accept_states import StatesSeen, see_states
 from shakedown.jobs.request import LaunchRequest
 from shakedown.jobs.serving import while_serving

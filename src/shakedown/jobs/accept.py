@@ -20,14 +20,8 @@ from shakedown.engines.lint import Level
 from shakedown.errors import EnvironmentProblem
 from shakedown.host.local import LocalHost
 from shakedown.jobs.accept_launches import Contender, contenders
-from shakedown.jobs.accept_measure import (
-    Answered,
-    Measurement,
-    Plan,
-    Question,
-    measure_server,
-    read_questions,
-)
+from shakedown.jobs.accept_measure import Answered, Measurement, Plan, measure_server
+from shakedown.jobs.accept_questions import Question, read_questions
 from shakedown.jobs.accept_request import AcceptRequest, target_folder
 from shakedown.jobs.draft_lint import LintRequest, lint_folder
 from shakedown.jobs.outside import model_folder

@@ -5,21 +5,18 @@ It starts nothing and compares nothing.
 
 from __future__ import annotations
 
-import json
 import math
 import time
 import uuid
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
-from importlib import resources
-from pathlib import Path
 from statistics import fmean, median, stdev
-from typing import Any
 
 from shakedown.acceptance.pace import Effort
 from shakedown.acceptance.rounds import Acceptance, Source, Tally, acceptance_of, place_rounds, whole_rounds
-from shakedown.errors import DataProblem, EnvironmentProblem, UsageError
+from shakedown.errors import EnvironmentProblem
+from shakedown.jobs.accept_questions import Question
 from shakedown.jobs.result import Talk
 from shakedown.probe import Target
 from shakedown.probe.counters import SpeculationCounters, read_counters
@@ -30,15 +27,6 @@ BLOCK = 8  # one question of each kind
 FEWEST_BLOCKS = 2
 ANSWER_S = 600.0  # a step of a trillion parameters at the end of a long queue
 PLAIN_SPREAD = 0.03  # of the seconds a token takes: a plain server is known well enough within that
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Question:
-    """`prompt`: its token ids, where the server must be given them."""
-
-    kind: str
-    text: str
-    prompt: tuple[int, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,51 +87,6 @@ class Plan:
     margin: float
     drafts: int = 0
     salt: str = field(default_factory=lambda: uuid.uuid4().hex)
-
-
-def read_questions(path: Path | None) -> tuple[Question, ...]:
-    """A question of each kind in turn. Raises UsageError, or DataProblem naming file and line."""
-    if path is None:
-        text = (resources.files("shakedown.acceptance") / "prompts.jsonl").read_text()
-    else:
-        try:
-            text = path.read_text()
-        except (OSError, UnicodeDecodeError) as problem:
-            raise UsageError(f"{path} cannot be read: {problem}") from None
-    found = [
-        question_of(line, f"{path or 'the built-in prompts'}:{number}")
-        for number, line in enumerate(text.splitlines(), 1)
-        if line.strip()
-    ]
-    if not found:
-        raise UsageError(f"{path} holds no prompt", FORMS)
-    kinds: dict[str, list[Question]] = {}
-    for question in found:
-        kinds.setdefault(question.kind, []).append(question)
-    deepest = max(map(len, kinds.values()))
-    return tuple(each[n] for n in range(deepest) for each in kinds.values() if n < len(each))
-
-
-FORMS = 'a line holds {"text": "..."}, {"turns": ["..."]} or {"messages": [{"role", "content"}]}; also "kind"'
-
-
-def question_of(line: str, place: str) -> Question:
-    """The first thing that a user says in it. Raises DataProblem."""
-    try:
-        found = json.loads(line)
-        text = first_text(found)
-    except (ValueError, TypeError, KeyError, IndexError, AttributeError):
-        text = None
-    if not isinstance(text, str) or not text.strip():
-        raise DataProblem(f"{place} is no prompt", FORMS)
-    kind = found.get("kind", found.get("category"))
-    return Question(kind=kind if isinstance(kind, str) else "", text=text)
-
-
-def first_text(found: Any) -> Any:
-    if "messages" in found:
-        return next(each["content"] for each in found["messages"] if each["role"] == "user")
-    return found["turns"][0] if "turns" in found else found["text"]
 
 
 def measure_server(

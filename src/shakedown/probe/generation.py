@@ -142,7 +142,9 @@ def read_generate(answer: Answer) -> Generated:
         tokens = came if len(came) == counted else tokens + came
         if fresh > 0:
             arrivals.append((at_s, fresh))
-        histogram = dig(event, "meta_info", "spec_correct_drafts_histogram") or histogram
+        about = dig(event, "meta_info")
+        found = dig(about, "spec_correct_drafts_histogram") or dig(about, "spec_accept_histogram")
+        histogram = found or histogram
     return Generated(
         tokens=tuple(tokens),
         arrivals=tuple(arrivals),
