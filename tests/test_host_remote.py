@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -24,14 +25,14 @@ from shakedown.host.remote.words import by_way_of, over_ssh
 
 texts = st.text(max_size=20) | st.just("\udcff")
 plain = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | texts | st.binary(max_size=9)
-things = st.recursive(
-    plain | texts.map(lambda text: Path("/") / text.replace("\0", "")),
-    lambda inner: (
-        st.lists(inner, max_size=3)
-        | st.lists(inner, max_size=3).map(tuple)
-        | st.dictionaries(st.integers() | texts, inner, max_size=3)
-    ),
-    max_leaves=8,
+leaf = plain | texts.map(lambda text: Path("/") / text.replace("\0", ""))
+things = st.deferred(
+    lambda: (
+        leaf
+        | st.lists(things, max_size=3)
+        | st.tuples(things, things)
+        | st.dictionaries(st.integers() | texts, things, max_size=3)
+    )
 )
 
 
@@ -227,21 +228,73 @@ def test_words_that_lead_nowhere_are_told_with_what_they_said(tmp_path):
         RemoteHost(by_way_of(str(tmp_path / "nothing")), "box", say=print, keeps={})
 
 
+def test_a_python_of_3_10_is_enough(tmp_path):
+    """Ours, without the two names of the standard library that came with 3.11 and that our rooms import."""
+    base = os.path.realpath(sys.executable)
+    older = (
+        "#!/bin/sh\nfor code; do :; done\n"
+        f'exec {base} -I -S -X utf8 -c "import enum, typing; del enum.StrEnum, typing.Self\n$code"\n'
+    )
+    host = RemoteHost(by_way_of(container(tmp_path / "box", python=older)), "box", say=print, keeps={})
+    assert host.ask(foreign.find, os.getpid()).identity.pid == os.getpid()
+    host.close()
+
+
 def test_noise_before_the_agent_speaks_is_passed_over(tmp_path):
     words = by_way_of(container(tmp_path / "box", noise="Welcome to box. $(date)"))
     RemoteHost(words, "box", say=print, keeps={}).close()
 
 
-def test_a_full_disk_there_is_told(inside, monkeypatch):
-    host, state, _ = inside
-    state.chmod(0o500)
+@pytest.fixture
+def small_disk(tmp_path):
+    """A disk of 64 kB, where we may mount one."""
+    disk = tmp_path / "box" / "tmp"
+    disk.mkdir(parents=True, exist_ok=True)
+    mount = ["mount", "-t", "tmpfs", "-o", "size=64k,mode=700", "tmpfs", str(disk)]
+    if os.geteuid() != 0 or subprocess.run(mount, capture_output=True).returncode != 0:
+        pytest.skip("needs to mount a small disk")
+    yield disk
+    subprocess.run(["umount", "-l", str(disk)], check=True)
+
+
+def test_a_full_disk_there_is_told(small_disk, inside, tmp_path):
+    host, _, _ = inside
+    env, home = host.surroundings()
+    (small_disk / "big").write_bytes(b"x" * (60 << 10))
+    with pytest.raises(HostProblem, match="No space left on device"):
+        host.start(Launch(argv=("sleep", "9"), env=env, cwd=home), tmp_path / "run")
+    (small_disk / "big").unlink()
+    host.call("take_away", host._base, "run")
+
+
+def test_a_log_is_read_on_where_it_was_when_the_line_broke(inside, tmp_path):
+    host, _, _ = inside
+    log = tmp_path / "server.log"
+    log.write_text("before\n")
+    code = "import time\nfor n in range(200): print('line', n, flush=True); time.sleep(0.02)\ntime.sleep(60)"
+    with log.open("ab") as out:
+        server = subprocess.Popen([sys.executable, "-c", code], stdout=out, start_new_session=True)
     try:
-        if os.geteuid() == 0:
-            pytest.skip("root writes anywhere")
-        with pytest.raises(HostProblem, match="ermission"):
-            host.facts()
+        found = host.ask(foreign.find, server.pid)
+        folder = tmp_path / "run"
+        folder.mkdir()
+        attached = host.attach_to(found.identity, folder, log=host.ask(foreign.log_of, server.pid))
+        seen, offset = attached.tail, 0
+        for _ in range(3):
+            wait_for(lambda: host._link.lost_s is None)
+            for _ in range(5):
+                data, offset = attached.read_log(attached.run, offset)
+                seen += data
+                time.sleep(0.05)
+            host._link._process.kill()
+        while b"line 199\n" not in seen:
+            data, offset = attached.read_log(attached.run, offset)
+            seen += data
     finally:
-        state.chmod(0o700)
+        server.kill()
+        server.wait()
+    assert seen.decode() == log.read_text() == (folder / "launch.log").read_text()
+    assert wait_for(lambda: attached.exit_of(attached.run)) is not None
 
 
 def test_a_launch_is_watched_by_py_spy_that_comes_with_us(inside, tmp_path):

@@ -18,6 +18,8 @@ from far_machines import SSHD, Box, sshd
 from stand_ins import begin, eventually, running, stand_in
 
 from shakedown.host.reach import free_port
+from shakedown.jobs.demo import two_node_recipe
+from shakedown.provision import VLLM, prepare_engine, prepare_model
 
 pytestmark = [
     pytest.mark.skipif(SSHD is None, reason="no sshd: apt-get install openssh-server"),
@@ -206,3 +208,16 @@ def test_a_machine_that_cannot_be_reached_is_told_in_words_with_a_way_out(box, s
     assert said.code in (2, 125)
     assert said_of_it in said.document["error"]
     assert said.document["hints"]
+
+
+@pytest.mark.engine
+@pytest.mark.timeout(300)
+def test_the_fault_of_the_demo_is_told_there(box, shakedown):
+    """The engine waits for a node that is not there; its stacks are taken there, by the py-spy we lend."""
+    python = prepare_engine(VLLM, print)
+    launch = two_node_recipe(python, prepare_model(python, print))
+    changed = [f"{name}={value}" for name, value in launch.env.items() if os.environ.get(name) != value]
+    said = shakedown("run", "--host", "box", launch=("env", *changed, *launch.argv), env=box.env)
+    assert (said.document["verdict"], said.document["phase"]) == ("hung", "dist_init"), said.stderr
+    assert "_create_c10d_store" in said.document["cause"]
+    assert eventually(lambda: box.left() == [], within_s=10)

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -47,18 +46,19 @@ class FarAttached:
     ) -> None:
         self._host, self._call, self._base, self._root, self._log = host, call, base, root, log
         self._home = HomeLog(folder)
-        self._names = (f"{folder.name}-{number}" for number in count(1))
+        self.names: list[str] = []  # of its folders over there, one for each connection
         self._settled: int | None = None  # where in the server's log news begin
         self._shift = 0  # of the copy over there: where in ours it began
         self.tail = b""
         self.run = self._attach(folder)
 
     def _attach(self, folder: Path) -> Run:
-        self.name = next(self._names)
-        attached = (self._base, self._root, self.name, self._log, self._settled)
+        self.names.append(f"{folder.name}-{len(self.names) + 1}")
+        attached = (self._base, self._root, self.names[-1], self._log, self._settled)
         there: Run
         there, tail, self._settled = self._call("attach_to", *attached)
         self._there, self.tail = there, self.tail or tail
+        self._home.add(tail, 0, len(tail))
         return replace(there, folder=folder, started_s=self._host.clock_s())
 
     def _reading(self, name: str, *arguments: Any) -> Any:
@@ -81,9 +81,9 @@ class FarAttached:
 
     def read_log(self, run: Run, offset: int) -> tuple[bytes, int]:
         """What was written since we came; a copy also lies in the run's folder here."""
-        name = self.name
+        name = self.names[-1]
         data, after, settled = self._reading("read_log", self._there, max(0, offset - self._shift))
-        if name != self.name:  # attached anew in between: what it told belongs to a new copy
+        if name != self.names[-1]:  # attached anew in between: what it told belongs to a new copy
             return self.read_log(run, self._shift)
         self._settled = settled
         self._home.add(data, max(offset, self._home.offset), after + self._shift)

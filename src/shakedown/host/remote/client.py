@@ -72,7 +72,7 @@ class RemoteHost(Here):
         self._ahead_s = 0.0  # its clock minus ours
         self._unseen_s = 0.0
         self._gaps: list[Gap] = []
-        self._gave_up = False
+        self._gave_up = self._closed = False
         self._hurry = threading.Event()
         self._logs: dict[Path, HomeLog] = {}
         self._tunnels = Tunnels(self._linked)
@@ -104,6 +104,8 @@ class RemoteHost(Here):
 
     def _linked(self) -> Link:
         with self._linking:
+            if self._closed:
+                raise HostProblem(f"the connection to {self.name} was closed")
             if self._link is None:
                 self._link = self._open()
             elif self._link.lost_s is not None:
@@ -159,19 +161,18 @@ class RemoteHost(Here):
 
     def close(self) -> None:
         """Leaves nothing over there that was only for this connection."""
+        self._gave_up = True  # nobody waits long for a line to tidy up over
+        try:
+            if self._base is not None:
+                for name in (*(name for each in self._attached for name in each.names), ""):
+                    self.call("take_away", self._base, name)
+        except HostProblem:
+            pass  # the machine clears its temporary folder itself one day
         with self._linking:
-            link, self._link = self._link, None
+            self._closed = True
             self._tunnels.close()
-            if link is None:
-                return
-            try:
-                if self._base is not None and link.lost_s is None:
-                    for attached in self._attached:
-                        link.call("take_away", self._base, attached.name, deadline_s=QUICK_S)
-                    link.call("take_away", self._base, "", deadline_s=QUICK_S)
-            except (Lost, TooLate, HostProblem):
-                pass  # the machine cleans its temporary folder itself one day
-            link.close()
+            if self._link is not None:
+                self._link.close()
 
     # --- what a machine is asked ---------------------------------------------------------------------------
 

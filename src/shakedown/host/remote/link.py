@@ -122,10 +122,14 @@ class Link:
         with self._closing:
             if self.lost_s is None:
                 self.lost_s = time.monotonic()
+            if not self._wire.shut():  # a line that takes nothing any more
+                _kill(self._process)
+                self._wire.shut()
             _end(self._process)
             self._said.close()
-            self._listener.join(1.0)  # what it reads has ended; its number may be another file's soon
-            _close_output(self._process)
+            self._listener.join(1.0)
+            if not self._listener.is_alive():  # else its number would be another file's under a reader
+                _close_output(self._process)
 
     def _send(self, kind: Kind, number: int, body: bytes = b"") -> None:
         if self.lost_s is not None:
@@ -270,6 +274,10 @@ def _end(process: subprocess.Popen[bytes]) -> None:
     try:
         process.wait(timeout=2.0)
     except subprocess.TimeoutExpired:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)  # the head of its own session, not yet waited for
+        _kill(process)
+
+
+def _kill(process: subprocess.Popen[bytes]) -> None:
+    if process.poll() is None:  # the head of its own session, not yet waited for
+        os.killpg(process.pid, signal.SIGKILL)
         process.wait()

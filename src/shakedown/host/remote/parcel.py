@@ -6,6 +6,7 @@ It writes no file, here or there.
 from __future__ import annotations
 
 import io
+import shlex
 import zipfile
 import zlib
 from functools import cache
@@ -63,6 +64,7 @@ main()
 
 def first_words(python: str) -> bytes:
     """What a shell of the far side is told."""
+    python = shlex.quote(python)
     stage = _STAGE.replace("PROTOCOL", str(PROTOCOL))
     missing = f'{{ echo "{NO_PYTHON[:10].decode()}""{NO_PYTHON[10:].decode()}"; exit 97; }}'
     text = f"command -v {python} >/dev/null 2>&1 || {missing}; exec {python} -I -S -X utf8 -c '{stage}'\n"

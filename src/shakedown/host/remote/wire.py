@@ -5,6 +5,7 @@ It never interprets a body, and never waits for the other side.
 
 from __future__ import annotations
 
+import errno
 import os
 import struct
 import threading
@@ -17,6 +18,7 @@ MOST_BYTES = 256 << 20  # a frame beyond it is no frame of ours
 _PACK_ABOVE = 512  # bytes: below it a deflated body is no shorter
 _HEAD = struct.Struct(">BBII")  # kind, packed, number, length
 _READ_BYTES = 1 << 20
+_STUCK_S = 1.0
 
 
 class Kind(IntEnum):
@@ -46,6 +48,7 @@ class Wire:
     def __init__(self, inbox: int, outbox: int) -> None:
         self._inbox, self._outbox = inbox, outbox
         self._sending = threading.Lock()
+        self._shut = False
 
     def send(self, kind: Kind, number: int, body: bytes = b"") -> None:
         """Raises OSError where the other side is gone."""
@@ -53,8 +56,18 @@ class Wire:
         body = zlib.compress(body, 1) if packed else body
         unsent = memoryview(_HEAD.pack(kind, packed, number, len(body)) + body)
         with self._sending:
+            if self._shut:
+                raise BrokenPipeError(errno.EPIPE, os.strerror(errno.EPIPE))
             while unsent:
                 unsent = unsent[os.write(self._outbox, unsent) :]
+
+    def shut(self) -> bool:
+        """Sends no more, so that the descriptor can be closed. False where somebody is stuck in sending."""
+        if not self._sending.acquire(timeout=_STUCK_S):
+            return False
+        self._shut = True
+        self._sending.release()
+        return True
 
     def receive(self) -> Frame:
         """Raises EOFError at the end of the stream, Garbled or OSError for a broken one."""
