@@ -95,6 +95,13 @@ def test_too_few_answers_say_how_many_rounds_are_missing(shakedown, port, tmp_pa
     assert f"about {said.document['more_rounds']} more rounds would" in said.document["why"][0]
 
 
+def test_text_that_a_drafter_was_trained_on_is_read_before_anything_starts(shakedown, port, tmp_path):
+    (tmp_path / "samples.jsonl").write_text("\n")
+    said = shakedown(*ACCEPT, "--trained-on", str(tmp_path / "samples.jsonl"), launch=launch(port))
+    assert said.code == 2
+    assert "holds no sample" in said.document["error"]
+
+
 @pytest.mark.parametrize(
     ("words", "given", "said"),
     [

@@ -22,7 +22,7 @@ from shakedown.host.local import LocalHost
 from shakedown.jobs.accept_launches import Contender, contenders
 from shakedown.jobs.accept_measure import Answered, Measurement, Plan, measure_server
 from shakedown.jobs.accept_questions import Question, read_questions
-from shakedown.jobs.accept_request import AcceptRequest, target_folder
+from shakedown.jobs.accept_request import AcceptRequest, first_sample, target_folder
 from shakedown.jobs.draft_lint import LintRequest, lint_folder
 from shakedown.jobs.outside import model_folder
 from shakedown.jobs.reading import Reading, read_request
@@ -72,6 +72,8 @@ def accept_job(request: AcceptRequest, launch: LaunchRequest, talk: Talk) -> Job
     plain, others = contenders(reading.command, reading.table, request.drafters, request.drafts)
     if launch.dry_run:
         return dry_result([plain, *others])
+    if request.trained_on is not None:
+        first_sample(request.trained_on)
     misfits = {each.name: lint_errors(each, reading, request) for each in others}
     fitting = [each for each in others if not misfits[each.name]]
     if not fitting:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from shakedown.acceptance.replay import Standing
 from shakedown.acceptance.verdict import Shown
-from shakedown.errors import EnvironmentProblem
+from shakedown.errors import DataProblem, EnvironmentProblem, UsageError
 from shakedown.jobs.accept_expect import (
     ReferenceDrafter,
     expect_drafter,
@@ -50,7 +50,10 @@ def expected_of(
         return expect_lookup(lookup, answers, shown), None
     if (why := why_no_reference(contender, answers)) is not None:
         return replace(shown, why_unexpected=why), None
-    reference = ReferenceDrafter.load(Path(told.drafter), target_folder(request, reading))
+    try:
+        reference = ReferenceDrafter.load(Path(told.drafter), target_folder(request, reading))
+    except (UsageError, DataProblem) as problem:  # what was measured stands all the same
+        return replace(shown, why_unexpected=problem.message), None
     documents = reference.states(requests_of(answers))
     comparison = expect_drafter(reference, documents, answers, contender.drafts, request.margin)
     shown = replace(shown, reference=comparison)

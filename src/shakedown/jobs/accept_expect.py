@@ -24,7 +24,6 @@ from shakedown.drafter.capture import Request, read_requests
 from shakedown.drafter.capture_transformers import TransformersCapture
 from shakedown.drafter.memory import choose_device
 from shakedown.drafter.read import load_drafter
-from shakedown.drafter.samples import read_lines, sample_of
 from shakedown.drafter.shards import Document, teacher_rows
 from shakedown.drafter.target import Target, read_target
 from shakedown.drafter.template import load_template
@@ -33,6 +32,7 @@ from shakedown.drafter.walk import accept_matrices
 from shakedown.errors import ShakedownError
 from shakedown.jobs.accept_launches import Contender
 from shakedown.jobs.accept_measure import Answered, Measurement
+from shakedown.jobs.accept_request import first_sample
 from shakedown.jobs.draft_evaluate import dtype_on, refuse_other_target
 
 TRAINED_ON = 64  # documents of it are walked
@@ -184,8 +184,7 @@ def expect_elsewhere(reference: ReferenceDrafter, samples: Path, drafts: int) ->
 
 
 def template_words(samples: Path, target: Target) -> str:
-    number, line = next(iter(read_lines(samples)))
-    sample = sample_of(line, f"{samples}:{number}")
+    sample = first_sample(samples)
     try:
         here = load_template(str(target.path)).sha256
     except ShakedownError:  # a target without a template

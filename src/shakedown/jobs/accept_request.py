@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from shakedown.drafter.samples import Sample, read_lines, sample_of
 from shakedown.errors import UsageError
 from shakedown.jobs.outside import model_folder
 from shakedown.jobs.reading import Reading
@@ -41,3 +42,10 @@ def target_folder(request: AcceptRequest, reading: Reading) -> Path:
     if folder is None:
         raise UsageError("the folder of the target is not known", "say it: --target DIR")
     return folder
+
+
+def first_sample(path: Path) -> Sample:
+    """Of what the drafter was trained on. Raises UsageError or DataProblem for a file that is no samples."""
+    for number, line in read_lines(path):
+        return sample_of(line, f"{path}:{number}")
+    raise UsageError(f"{path} holds no sample", "give samples.jsonl of `shakedown draft synth`")
