@@ -85,8 +85,9 @@ def wait(flag, out):
     seen = tl.atomic_add(flag, 0)
     while seen == 0: seen = tl.atomic_add(flag, 0)
     tl.store(out, seen)
-flag = torch.zeros(1, device=device, dtype=torch.int32); out = torch.zeros_like(flag)
-ready(); wait[(1056,)](flag, out); torch.cuda.synchronize()
+flag = torch.ones(1, device=device, dtype=torch.int32); out = torch.zeros_like(flag)
+wait[(1056,)](flag, out)  # compiled, and passed once
+flag.zero_(); ready(); wait[(1056,)](flag, out); torch.cuda.synchronize()
 """,
     "host spins, GPU idle": "ready()\nwhile True: pass",
 }
@@ -141,6 +142,8 @@ def measure(device: Any, processes: list[subprocess.Popen[str]], seconds: float)
             await_ready(process)
         time.sleep(1.5)  # the driver's rates look back for up to a second
         rows = list(sample(device, seconds))
+        if any(process.poll() is not None for process in processes):
+            raise SystemExit("a work ended while it was measured; see its error above")
     finally:
         for process in processes:
             process.kill()

@@ -11,10 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from shakedown.core import Launch, Missing
+from shakedown.core import GpuUse, Launch, Missing
 from shakedown.host import gpu
 from shakedown.host.gpu import GpuReader
 from shakedown.host.local import LocalHost
+from shakedown.watch.gpus import describe_gpus
 
 Table = Callable[..., None]
 SOURCE = Path(__file__).parent / "nvml_stand_in.c"
@@ -99,8 +100,33 @@ def test_memory_that_does_not_come_back_is_told(
     assert ending.gpu_left_bytes == 5070
 
 
+def test_memory_that_was_back_at_once_is_told_too(table: Table, tmp_path: Path) -> None:
+    """One H200: 100 GiB were no longer counted at the first look after the end."""
+    host, run, pid = start(tmp_path)
+    table((0, pid, 5000))
+    host.gpu_use([pid])
+    table()
+    ending = host.end(run, grace_s=0.0)
+    assert ending.gpu_back_s is not None
+    assert ending.gpu_left_bytes == 0
+
+
 def test_who_held_none_is_waited_for_by_nobody(table: Table, tmp_path: Path) -> None:
     host, run, _pid = start(tmp_path)
     table((0, 1, 5000))
     ending = host.end(run, grace_s=0.0)
     assert (ending.gpu_back_s, ending.gpu_left_bytes) == (None, 0)
+
+
+@pytest.mark.parametrize(
+    ("busy", "memory", "waits"),
+    [(100, 0, True), (99, 2, False), (99, 89, False), (99, 25, False), (0, 0, False), (None, None, False)],
+    ids=["endless", "load", "decode", "prefill", "idle", "not told"],
+)
+def test_a_kernel_that_touches_no_memory_only_waits(busy, memory, waits):
+    """The rows of one H200's signatures."""
+    use = GpuUse(
+        pid=7, used_bytes=3 << 30, utilisation_percent=None, busy_percent=busy, memory_percent=memory
+    )
+    ((gpu, text),) = describe_gpus([use], {7: "scheduler"})
+    assert (gpu, text.startswith("scheduler holds 3.0 GiB"), "only waits" in text) == (0, True, waits)

@@ -195,6 +195,27 @@ def test_a_known_spin_is_confirmed_in_a_second_window():
     assert 60 <= assessment.quiet_s <= 120
 
 
+def test_a_launch_that_does_not_return_from_the_driver_spins():
+    """Behind an endless kernel: SGLang on an H200 stood in flashinfer's norm for three minutes."""
+
+    def native(at_s, pid):
+        return stack(pid, "0x7ff9c85ac104 libcuda.so.580.159.04:0", "_rmsnorm_impl flashinfer/norm.py:161")
+
+    host = Script(burning, stacks=stuck, native=native, seconds=400)
+    assessment = run_until(host, watch(host), 390)
+    assert assessment.judgement.wait is Wait.SPINNING
+    assert assessment.quiet_s <= 120
+
+
+def test_code_that_the_driver_compiles_is_work():
+    def native(at_s, pid):
+        leaf = "0x7ff9c85ac104 libnvidia-ptxjitcompiler.so.580.159.04:0"
+        return stack(pid, leaf, "0x7ff9c85ac104 libcuda.so.580.159.04:0", "load torch/nn.py:3")
+
+    host = Script(burning, stacks=stuck, native=native, seconds=280)
+    assert run_until(host, watch(host), 270).judgement is None
+
+
 def test_a_barrier_in_some_looks_is_no_spin():
     """A kernel of many threads, on few cores: its main thread is caught waiting for the others at times."""
 

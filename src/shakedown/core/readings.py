@@ -146,7 +146,7 @@ class Ending:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gap:
-    """A time in which the machine could not be seen. `at_s`: the host's clock, which stood still meanwhile."""
+    """A time in which the machine was out of sight. `at_s`: the host's clock, which stood still meanwhile."""
 
     at_s: float
     seconds: float

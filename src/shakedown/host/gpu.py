@@ -86,6 +86,7 @@ class GpuReader:
         self._missing: Missing | None = None
         self._retry_s = 0.0
         self._greeted = False
+        self._held: set[int] = set()  # who was seen to hold memory
 
     def read(self, pids: Sequence[int]) -> tuple[GpuUse, ...] | Missing:
         if self._missing and not self._is_worth_asking():
@@ -99,7 +100,9 @@ class GpuReader:
         if found and not any(procfs.read_stat(use.pid) for use in found):
             why = "the driver names processes by the host's numbers, which this container does not know"
             return Missing(what=_WHAT, why=why)
-        return tuple(use for use in found if use.pid in set(pids))
+        ours = tuple(use for use in found if use.pid in set(pids))
+        self._held |= {use.pid for use in ours}
+        return ours
 
     def prepare(self) -> None:
         """Start the child if there is a driver, without waiting for it: an ending must not wait for this."""
@@ -109,14 +112,15 @@ class GpuReader:
     def wait_until_free(self, pids: Collection[int], limit_s: float) -> tuple[float, int] | None:
         """Seconds until the driver counts no memory of these dead processes, and the bytes it still does.
 
-        None: nothing to tell, the driver counted none at the first look or does not answer.
+        None: nothing to tell, nobody was seen to hold any or the driver does not answer.
         """
-        began, left = time.monotonic(), 0
+        began, left, held = time.monotonic(), 0, bool(self._held & set(pids))
         while self._child is not None and not isinstance(answer := self._ask(), Missing):
-            waited_s, before = time.monotonic() - began, left
+            waited_s = time.monotonic() - began
             left = sum(use.used_bytes for use in _uses(answer["gpus"]) if use.pid in pids)
+            held |= left > 0
             if not left:
-                return (waited_s, 0) if before else None
+                return (waited_s, 0) if held else None
             if waited_s >= limit_s:
                 break
             time.sleep(_POLL_S)

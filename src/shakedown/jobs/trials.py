@@ -17,8 +17,8 @@ from shakedown.jobs.reading import Reading, asked_for_random_weights, own_limits
 from shakedown.jobs.request import LaunchRequest
 from shakedown.jobs.result import Progress, Talk
 from shakedown.ledger import MODEL_FACT, WEIGHTS_FACT, Ledger
-from shakedown.probe import Target
 from shakedown.ledger.place import file_system
+from shakedown.probe import Target
 from shakedown.redact import Redactor
 from shakedown.trial import Occasion, Stated, Subject
 from shakedown.watch import Assessment, Limits

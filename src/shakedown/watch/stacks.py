@@ -37,6 +37,7 @@ _SPINS = (
     "sem_trywait", "pthread_mutex_trylock", "PyThread_acquire_lock", "busy_wait", "shm_broadcast.py",
     "barrier",
 )  # fmt: skip
+_DRIVER = ("libcuda.so", "libamdhip64.so", "libhsa-runtime64.so")
 LEAF_FRAMES = 6  # of a native stack: below them the wait is only a caller
 
 
@@ -107,8 +108,12 @@ def computes(frames: tuple[Frame, ...], engine: Engine) -> bool:
 
 
 def spins(frames: tuple[Frame, ...]) -> bool:
-    """Whether the native leaf is a known wait that keeps a core busy."""
-    return any_in(frames[:LEAF_FRAMES], _SPINS)
+    """Whether the native leaf is a known wait that keeps a core busy, or the driver waiting for the GPU.
+
+    The driver's own functions have no names: behind an endless kernel a launch never returns from it. What
+    it compiles stands in a library of its own (libnvidia-ptxjitcompiler).
+    """
+    return any_in(frames[:LEAF_FRAMES], _SPINS) or (bool(frames) and frames[0].file.startswith(_DRIVER))
 
 
 def phase_of(spelled: tuple[str, ...], engine: Engine) -> Phase | None:
