@@ -16,13 +16,18 @@ from shakedown.trial import Failed
 TOLD = ("NCCL_", "TORCH_", "CUDA_")  # variables that say where such evidence is
 
 
-def looking_after(command: Command, launch: Launch | None) -> Callable[[Failed], tuple[Evidence, ...]]:
-    """`launch` where a search has changed that of the command."""
+def looking_after(
+    command: Command, launch: Launch | None, python: str = sys.executable
+) -> Callable[[Failed], tuple[Evidence, ...]]:
+    """`launch` where a search has changed that of the command; `python` runs where it names none itself."""
+    interpreter = command.interpreter or (python, "-")
     env = launch.env if launch else command.env
 
     def look(failed: Failed) -> tuple[Evidence, ...]:
         chosen = [script for script in AFTERWARDS if not script.gpu or holds_gpu(failed)]
-        return tuple(seen for script in chosen for seen in run_script(command, env, failed, script))
+        return tuple(
+            seen for script in chosen for seen in run_script(interpreter, command, env, failed, script)
+        )
 
     return look
 
@@ -33,7 +38,7 @@ def holds_gpu(failed: Failed) -> bool:
 
 
 def run_script(
-    command: Command, env: Mapping[str, str], failed: Failed, script: Script
+    interpreter: tuple[str, ...], command: Command, env: Mapping[str, str], failed: Failed, script: Script
 ) -> tuple[Evidence, ...]:
     told = {
         "pids": list(failed.pids),
@@ -42,7 +47,7 @@ def run_script(
         "env": {name: value for name, value in env.items() if name.startswith(TOLD)},
     }
     done = failed.host.execute(
-        command.interpreter or (sys.executable, "-"),
+        interpreter,
         env={**env, **parameters(told)},
         cwd=command.launch.cwd,
         stdin=script_text(script.name),

@@ -43,9 +43,8 @@ def facts_of(reading: Reading) -> dict[str, str]:
     folder = model_folder(command, reading.machine)
     if folder is not None and (weights := weight_bytes(folder, reading.machine)):
         facts[WEIGHTS_FACT] = str(weights)
-    folder = model_folder(command)
-    if folder is not None and (weights := weight_bytes(folder)):
-        facts |= {WEIGHTS_FACT: str(weights), PLACE_FACT: file_system(folder)}
+        if not reading.machine.name:
+            facts[PLACE_FACT] = file_system(folder)
     return facts
 
 
@@ -80,7 +79,7 @@ def subject_of(
         past=past,
         stated=stated or Stated(expectations=request.expect),
         gaps=reading.machine.gaps,
-        look_after=looking_after(reading.command, launch),
+        look_after=looking_after(reading.command, launch, reading.machine.python()),
     )
 
 
