@@ -34,6 +34,8 @@ def test_a_healthy_server_drafts_as_expected_and_says_the_same(shakedown, port):
     said = shakedown(*ACCEPT, launch=launch(port))
     found = said.document
     assert (said.code, found["verdict"], found["blame"]) == (0, "serves as trained", "none"), said.stderr
+    contract = {"tokens_per_round", "expected", "per_position", "break_even", "speed_up", "blame", "schema"}
+    assert set(found) >= contract
     entry = found["drafters"][0]
     assert entry["source"] == "every round of each request"
     assert entry["comparison"]["standing"] == "equal"

@@ -133,6 +133,7 @@ def test_a_round_costs_what_it_costs_and_pays_above_it():
     assert found.speed_up.value == pytest.approx(2.5 / 1.5)
     assert found.round_cost.low is not None
     assert found.round_cost.low <= 1.5 <= (found.round_cost.high or 0)
+    assert (found.best_drafts, found.best_speed_up) == (3, pytest.approx(found.speed_up.value))
     assert pace_of([], [], []) is None
 
 

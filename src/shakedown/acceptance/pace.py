@@ -54,7 +54,8 @@ def pace_of(
         [p.seconds for p in plain],
         [p.steps for p in plain],
     )
-    best, gain = best_drafts(cost.value, unconditional)
+    tokens_per_step = sum(d.tokens for d in drafted) / sum(d.steps for d in drafted)
+    best, gain = best_drafts(cost.value, scaled(unconditional, tokens_per_step))
     return Pace(
         round_cost=cost,
         speed_up=quotient(
@@ -91,6 +92,12 @@ def quotient(
     tail = NormalDist().cdf(-reach)
     low, high = np.quantile(a / b / (c / d), [tail, 1 - tail])
     return Interval(value=value, low=float(low), high=float(high), level=level)
+
+
+def scaled(unconditional: Sequence[float], tokens_per_step: float) -> list[float]:
+    """By step instead of by round: where nothing is drafted for some steps, each position counts less."""
+    total = sum(unconditional)
+    return [each * (tokens_per_step - 1) / total for each in unconditional] if total > 0 else [*unconditional]
 
 
 def best_drafts(round_cost: float, unconditional: Sequence[float]) -> tuple[int, float]:

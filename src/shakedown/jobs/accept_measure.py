@@ -36,16 +36,12 @@ class Answered:
     question: Question
     generated: Generated
     tally: Tally | None = None
-    all_rounds: int = 0
+    steps: int = 0  # of the target after the first token; 0: one for each token
 
     @property
     def effort(self) -> Effort:
-        """A token a step where no round was counted."""
-        accepted = sum(self.generated.rounds or ())
-        steps = max(self.all_rounds, self.generated.decoded - accepted)
-        if self.generated.rounds is None and self.all_rounds:
-            steps = self.all_rounds
-        return Effort(seconds=self.generated.decode_s or 0.0, tokens=self.generated.decoded, steps=steps)
+        decoded = self.generated.decoded
+        return Effort(seconds=self.generated.decode_s or 0.0, tokens=decoded, steps=self.steps or decoded)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -146,9 +142,8 @@ def ask_block(
 def shared_out(found: Sequence[Answered], counted: Tally) -> list[Answered]:
     """The block's rounds as one observation; for the pace each answer has its share of them."""
     tokens = max(1, sum(each.generated.decoded for each in found))
-    shared = [
-        replace(each, all_rounds=round(counted.rounds * each.generated.decoded / tokens)) for each in found
-    ]
+    steps = steps_of(tokens, counted)
+    shared = [replace(each, steps=round(steps * each.generated.decoded / tokens)) for each in found]
     return [replace(shared[0], tally=counted), *shared[1:]]
 
 
@@ -160,23 +155,29 @@ def ask(target: Target, question: Question, plan: Plan) -> Generated:
 
 
 def answered(question: Question, generated: Generated, plan: Plan, counters: Tally | None) -> Answered:
+    every = counters
     if generated.rounds is not None:
-        placed = place_rounds(generated.rounds, len(generated.tokens))
-        if placed is not None:
-            kept = [each.accepted for each in whole_rounds(placed, len(generated.tokens), plan.drafts)]
-        else:
-            kept = list(generated.rounds[:-1])
-        tally = Tally.of_rounds(kept, plan.drafts)
-        return Answered(question=question, generated=generated, tally=tally, all_rounds=len(generated.rounds))
-    if generated.histogram is not None:
-        tally = Tally.of_histogram(generated.histogram, plan.drafts)
-        return Answered(question=question, generated=generated, tally=tally, all_rounds=tally.rounds)
-    return Answered(
-        question=question,
-        generated=generated,
-        tally=counters,
-        all_rounds=counters.rounds if counters else 0,
-    )
+        every = Tally.of_rounds(generated.rounds, plan.drafts)
+    elif generated.histogram is not None:
+        every = Tally.of_histogram(generated.histogram, plan.drafts)
+    kept = whole(generated, plan.drafts) if generated.rounds is not None else every
+    steps = steps_of(generated.decoded, every) if every is not None else 0
+    return Answered(question=question, generated=generated, tally=kept, steps=steps)
+
+
+def whole(generated: Generated, drafts: int) -> Tally:
+    """The rounds that the end of the text cannot have cut."""
+    assert generated.rounds is not None
+    placed = place_rounds(generated.rounds, len(generated.tokens))
+    if placed is None:
+        return Tally.of_rounds(generated.rounds[:-1], drafts)
+    kept = whole_rounds(placed, len(generated.tokens), drafts)
+    return Tally.of_rounds([each.accepted for each in kept], drafts)
+
+
+def steps_of(decoded: int, every: Tally) -> int:
+    """A step for which nothing was drafted is no round, and emits a token, too."""
+    return max(every.rounds, decoded - sum(every.accepted))
 
 
 def counted(before: object, after: object, drafts: int) -> Tally | None:
