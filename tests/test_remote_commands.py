@@ -220,4 +220,4 @@ def test_the_fault_of_the_demo_is_told_there(box, shakedown):
     said = shakedown("run", "--host", "box", launch=("env", *changed, *launch.argv), env=box.env)
     assert (said.document["verdict"], said.document["phase"]) == ("hung", "dist_init"), said.stderr
     assert "_create_c10d_store" in said.document["cause"]
-    assert eventually(lambda: box.left() == [], within_s=10)
+    assert not any(name.startswith("shakedown") for name in box.left())  # what is the engine's stays
