@@ -98,7 +98,7 @@ def _answers(port: int) -> bool:
     return True
 
 
-def container(folder: Path, *, python: str = "", noise: str = "") -> str:
+def container(folder: Path, *, python: str = "", noise: str = "", variables: str = "") -> str:
     """Words that enter a fake container: `NAME exec -i C WORDS…` runs the words in an environment of its own.
 
     `python` is what is called python3 in there, "" for ours; `noise` is printed before the words run.
@@ -124,7 +124,7 @@ def container(folder: Path, *, python: str = "", noise: str = "") -> str:
         "#!/bin/sh\n"
         '[ "$1 $2 $3" = "exec -i C" ] || { echo "no such container: $3" >&2; exit 1; }\n'
         f"shift 3\n{f'echo {noise}' if noise else ':'}\n"
-        f'exec env -i PATH={tools} HOME={folder} TMPDIR={folder / "tmp"} INSIDE=1 "$@"\n'
+        f'exec env -i PATH={tools} HOME={folder} TMPDIR={folder / "tmp"} INSIDE=1 {variables} "$@"\n'
     )
     program.chmod(0o755)
     return f"{program} exec -i C"

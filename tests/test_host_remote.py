@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import http.client
+import http.server
 import os
+import shlex
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -18,9 +22,10 @@ from shakedown.core import Gap, Identity, Launch, Missing, ProcessSample, Run
 from shakedown.errors import HostProblem, UsageError
 from shakedown.host import files, foreign
 from shakedown.host.procfs import ShmObject
-from shakedown.host.remote import aliases, parcel
+from shakedown.host.remote import aliases, client, parcel
 from shakedown.host.remote.client import RemoteHost
 from shakedown.host.remote.codec import decode, encode
+from shakedown.host.remote.wire import Frame, Wire
 from shakedown.host.remote.words import by_way_of, over_ssh
 
 texts = st.text(max_size=20) | st.just("\udcff")
@@ -122,6 +127,46 @@ def test_a_launch_gets_its_words_and_the_variables_of_that_machine(inside, tmp_p
     assert (folder / "launch.log").read_text() == f"{list(odd)} 1\n"
 
 
+def test_secrets_of_the_machine_never_cross(tmp_path, port, monkeypatch):
+    """Neither as a variable, nor in a log, nor in what a program says; a request gets its key over there."""
+    secret, crossed = "s3cret-value-0123456789", bytearray()
+    receive = Wire.receive
+
+    def overhear(wire: Wire) -> Frame:
+        frame = receive(wire)
+        crossed.extend(frame.body)
+        return frame
+
+    monkeypatch.setattr(Wire, "receive", overhear)
+    words = by_way_of(container(tmp_path / "box", variables=f"VLLM_API_KEY={secret}"))
+    host = RemoteHost(words, "box", say=print, keeps={})
+    env, home = host.surroundings()
+    code = (
+        "import http.server, os\n"
+        "class Handler(http.server.BaseHTTPRequestHandler):\n"
+        "    def do_GET(self):\n"
+        "        right = self.headers['Authorization'] == 'Bearer ' + os.environ['VLLM_API_KEY']\n"
+        "        self.send_response(200 if right else 401); self.end_headers()\n"
+        "print('key', os.environ['VLLM_API_KEY'], flush=True)\n"
+        f"http.server.HTTPServer(('127.0.0.1', {port}), Handler).serve_forever()\n"
+    )
+    folder = tmp_path / "run"
+    folder.mkdir()
+    run = host.start(Launch(argv=(sys.executable, "-c", code), env=env, cwd=home), folder)
+    wait_for(lambda: host.listener(port, run))
+    asked = http.client.HTTPConnection(host.reach(f"http://127.0.0.1:{port}").split("/")[2], timeout=10)
+    asked.request("GET", "/", headers={"Authorization": f"Bearer {env['VLLM_API_KEY']}"})
+    assert asked.getresponse().status == 200
+    asked.close()
+    told = host.execute(("env",), env=env, cwd=home, deadline_s=10).stdout
+    assert "VLLM_API_KEY=[redacted]" in told
+    host.end(run, grace_s=0)
+    host.close()
+    assert "key [redacted]" in (folder / "launch.log").read_text()
+    assert len(crossed) > 1000
+    assert secret.encode() not in crossed
+
+
 def test_a_lost_line_loses_nothing_and_stops_the_clock(inside, tmp_path):
     host, _, said = inside
     env, home = host.surroundings()
@@ -173,6 +218,38 @@ def test_a_run_that_nobody_comes_back_to_is_ended_there(tmp_path):
     host.close()
 
 
+def test_a_line_that_is_not_regained_is_told_and_the_run_is_ended_by_its_supervisor(tmp_path, monkeypatch):
+    monkeypatch.setattr(client, "LAST_WORDS_S", 0.5)
+    words = by_way_of(container(tmp_path / "box"))
+    host = RemoteHost(words, "box", say=lambda text: None, keeps={}, patience_s=1.0)
+    env, home = host.surroundings()
+    folder = tmp_path / "run"
+    folder.mkdir()
+    run = host.start(Launch(argv=("sleep", "100"), env=env, cwd=home), folder)
+    program = Path(words[0])
+    program.rename(program.with_suffix(".away"))
+    host._link._process.kill()
+    with pytest.raises(HostProblem, match="lost and not regained") as told:
+        host.processes(run)
+    assert any("1 s after the loss" in hint for hint in told.value.hints)
+    with pytest.raises(HostProblem, match="lost and not regained"):
+        host.end(run, grace_s=0)
+    wait_for(lambda: foreign.find(run.leader.pid) is None)
+    program.with_suffix(".away").rename(program)
+    assert host.end(run, grace_s=0).left == ()
+    host.close()
+
+
+def test_a_terminal_in_between_changes_no_byte(tmp_path):
+    """As with `srun --pty`: what is sent is echoed, translated and cut in lines until the agent speaks."""
+    spawn = shlex.join([sys.executable, "-c", "import pty, sys; sys.exit(pty.spawn(sys.argv[1:]))"])
+    every = tmp_path / "bytes"
+    every.write_bytes(bytes(range(256)) * 2000)
+    host = RemoteHost(by_way_of(f"{spawn} {container(tmp_path / 'box')}"), "box", say=print, keeps={})
+    assert host.ask(files.read_head, str(every), "", Path("/"), 1 << 20) == every.read_bytes()
+    host.close()
+
+
 def test_errors_of_the_far_side_arrive_as_what_they_are(inside, tmp_path):
     host, _, _ = inside
     env, home = host.surroundings()
@@ -185,10 +262,6 @@ def test_errors_of_the_far_side_arrive_as_what_they_are(inside, tmp_path):
 
 
 def test_a_port_of_that_machine_is_reached_and_a_closed_one_breaks(inside, port):
-    import http.client
-    import http.server
-    import threading
-
     host, _, _ = inside
     server = http.server.HTTPServer(("127.0.0.1", port), http.server.SimpleHTTPRequestHandler)
     threading.Thread(target=server.serve_forever, daemon=True).start()
