@@ -8,7 +8,6 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-import psutil
 import pytest
 from two_nodes import PROGRAM, TwoNodes, launch_file, two_nodes
 
@@ -27,11 +26,6 @@ HURRIED = Limits(quiet_s=1.0, suspect_s=3.0, round_s=0.5, rounds=2)
 def nodes() -> Iterator[TwoNodes]:
     with two_nodes() as found:
         yield found
-
-
-def left(nodes: TwoNodes) -> list[int]:
-    named = [process for process in psutil.process_iter() if process.pid in pids_in(nodes)]
-    return [process.pid for process in named]
 
 
 def pids_in(nodes: TwoNodes) -> set[int]:
@@ -146,6 +140,18 @@ def test_a_variable_of_one_node_is_proven_and_the_file_handed_back_serves(shaked
     assert not pids_in(nodes)
 
 
+def test_nodes_on_far_machines_are_judged_alike_and_their_clocks_are_asked(shakedown, nodes, port, tmp_path):
+    text = launch_file(nodes, port, "--host", "{{address}}", env=({}, {"GLOO_SOCKET_IFNAME": "eth9"}))
+    text = text.replace("'ip', 'netns', 'exec', '{{name}}', ", "")
+    (tmp_path / "two.yaml").write_text(text.replace("'env': {", "'via': 'ip netns exec {{name}}', 'env': {"))
+    said = shakedown("run", "--launch", str(tmp_path / "two.yaml"))
+    assert (said.code, said.document["node"]["rank"]) == (1, 1)
+    assert "Unable to find address for: eth9" in said.document["cause"]
+    stands = [it["text"] for it in said.document["evidence"] if it["kind"] == "node"]
+    assert all("its clock is ours to within 0.0" in text for text in stands)
+    assert not pids_in(nodes)
+
+
 def test_what_cannot_be_launched_together_is_refused_with_its_node(shakedown, port, tmp_path):
     file = tmp_path / "two.yaml"
     file.write_text("command: [x]\nnodes: [{host: root@box}, {}]\n")
@@ -154,5 +160,6 @@ def test_what_cannot_be_launched_together_is_refused_with_its_node(shakedown, po
     file.write_text("command: [x]\nnodes: [{}]\n")
     assert "two nodes or more" in shakedown("run", "--launch", str(file)).document["error"]
     file.write_text("command: [sh, -c, x]\nnodes: [{}, {}]\n")
-    said = shakedown("run", "--launch", str(file), "--keep")
-    assert "no --keep" in said.document["error"]
+    assert "no --keep" in shakedown("run", "--launch", str(file), "--keep").document["error"]
+    said = shakedown("run", "--launch", str(file), "--host", "box")
+    assert "each node of the file" in said.document["error"]

@@ -45,12 +45,6 @@ class Commands(click.Group):
             return super().invoke(ctx)
 
 
-def refuse_machine(options: dict[str, Any]) -> None:
-    """A launch file names its nodes' own machines."""
-    if options.get("host") or options.get("via"):
-        raise UsageError("--launch starts its nodes on this machine: give neither --host nor --via with it")
-
-
 @click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
 @click.version_option(__version__, prog_name="shakedown")
 def cli() -> None:
@@ -75,7 +69,6 @@ def run(
         from shakedown.jobs.run import run_job
 
         if nodes is not None:
-            refuse_machine(options)
             from shakedown.jobs.nodes import run_nodes_job
 
             if keep or detach:
@@ -117,7 +110,6 @@ def isolate(
 
         request, talk = LaunchRequest.here(command, **options), choose_talk()
         if nodes is not None:
-            refuse_machine(options)
             from shakedown.jobs.nodes_isolate import isolate_nodes_job
 
             if pid is not None:

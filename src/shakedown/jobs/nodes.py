@@ -6,15 +6,20 @@ It decides nothing: `nodes` watches and blames, `nodes_isolate` searches.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 
-from shakedown.core import Host, Launch, TrialRecord
+from shakedown.core import Launch, TrialRecord
 from shakedown.engines import display
 from shakedown.engines.wrappers import unwrap
-from shakedown.errors import UsageError
+from shakedown.errors import ShakedownError, UsageError
+from shakedown.host import files
 from shakedown.host.local import LocalHost
+from shakedown.host.machine import Machine
 from shakedown.host.namespaced import NamespacedHost
+from shakedown.jobs.machines import machine_at, on
 from shakedown.jobs.reading import Reading, describe, read_request
 from shakedown.jobs.request import LaunchRequest
 from shakedown.jobs.result import ExitCode, JobResult, Talk
@@ -36,8 +41,9 @@ class Post:
 
     node: Node
     reading: Reading
-    host: Host
+    host: Machine
     own_network: bool
+    shell: Mapping[str, str] = field(repr=False)  # the variables that a launch there gets anyway
 
     @property
     def inside(self) -> tuple[str, ...]:
@@ -47,7 +53,7 @@ class Post:
         if found.container is not None or found.obstacles:
             return ()
         program = found.program - len(found.runner)
-        return (*launch.argv[:program], *(self.reading.command.interpreter or ("python3", "-")))
+        return (*launch.argv[:program], *(self.reading.command.interpreter or (self.host.python(), "-")))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,11 +64,14 @@ class Roster:
     file: NodesFile
     posts: tuple[Post, ...]
     request: LaunchRequest
-    shell: Mapping[str, str] = field(repr=False)  # the variables of this shell
 
     @property
     def lead(self) -> Post:
         return self.posts[self.file.serves]
+
+    def close(self) -> None:
+        for post in self.posts:
+            post.host.close()
 
     @property
     def title(self) -> str:
@@ -73,6 +82,8 @@ def read_roster(request: LaunchRequest, path: Path, talk: Talk, *, live: bool) -
     """Raises UsageError for a file that cannot be used, naming the place in it."""
     if request.launch.argv:
         raise UsageError("--launch reads the commands from a file: give no CMD with it")
+    if request.host or request.via:
+        raise UsageError("--launch: each node of the file may have a `host` or a `via` of its own")
     path = path.absolute()
     try:
         text = path.read_text()
@@ -86,7 +97,6 @@ def read_roster(request: LaunchRequest, path: Path, talk: Talk, *, live: bool) -
         file=file,
         posts=posts,
         request=replace(request, launch=joint),
-        shell=request.launch.env,
     )
 
 
@@ -97,10 +107,11 @@ def _environment(shell: Mapping[str, str], file: NodesFile) -> dict[str, str]:
 
 
 def _post(request: LaunchRequest, file: NodesFile, node: Node, talk: Talk, *, live: bool) -> Post:
-    shell = {name: value for name, value in request.launch.env.items() if name not in node.unset}
-    launch = Launch(argv=node.argv, env={**shell, **dict(node.env)}, cwd=request.launch.cwd)
     own_network = unwrap(node.argv).own_network
-    host = host_of(node, own_network=own_network)
+    host = machine_of(node, talk, own_network=own_network)
+    there = on(host, request).launch
+    env = {name: value for name, value in there.env.items() if name not in node.unset}
+    launch = Launch(argv=node.argv, env={**env, **dict(node.env)}, cwd=there.cwd)
     serves = node.rank == file.serves
     asked = replace(
         request,
@@ -116,18 +127,33 @@ def _post(request: LaunchRequest, file: NodesFile, node: Node, talk: Talk, *, li
     target = reading.target
     if target is not None and own_network and node.address and LOOPBACK in target.base_url:
         target = replace(target, base_url=target.base_url.replace(LOOPBACK, f"://{node.address}:"))
-    return Post(node=node, reading=replace(reading, target=target), host=host, own_network=own_network)
+    return Post(
+        node=node,
+        reading=replace(reading, target=target),
+        host=host,
+        own_network=own_network,
+        shell=there.env,
+    )
 
 
-def host_of(node: Node, *, own_network: bool) -> Host:
-    if node.host or node.via:
-        raise UsageError(f"{node.title}: `host` and `via` are not built yet", "start it on this machine")
-    return NamespacedHost() if own_network else LocalHost()
+def machine_of(node: Node, talk: Talk, *, own_network: bool) -> Machine:
+    """Where a node runs. Raises UsageError and HostProblem, naming the node, where it cannot be reached."""
+    if not node.host and not node.via:
+        return NamespacedHost() if own_network else LocalHost()
+    try:
+        return machine_at(node.host or None, node.via or None, talk)
+    except ShakedownError as problem:
+        raise type(problem)(f"{node.title}: {problem.message}", *problem.hints) from None
 
 
 def run_nodes_job(request: LaunchRequest, path: Path, talk: Talk) -> JobResult:
     """Launches every node of the file once and says what became of the whole."""
-    roster = read_roster(request, path, talk, live=False)
+    with closing(read_roster(request, path, talk, live=False)) as roster:
+        return run_roster(roster, talk)
+
+
+def run_roster(roster: Roster, talk: Talk) -> JobResult:
+    request = roster.request
     if request.dry_run:
         lines = plan_lines(roster)
         document = {"schema": "shakedown/1", "command": "run", "verdict": None, "dry_run": lines}
@@ -186,6 +212,8 @@ def crew_of(roster: Roster, launches: Sequence[Launch], subject: Subject, ledger
                 port=subject.port if post is roster.lead else None,
                 own_network=post.own_network,
                 inside=post.inside,
+                clock=partial(post.host.ask, files.now_s),
+                gaps=post.host.gaps,
                 limits=own.limits,
             )
         )
@@ -197,13 +225,13 @@ def as_launched(roster: Roster, launches: Sequence[Launch]) -> NodesFile:
     nodes = []
     for post, launch in zip(roster.posts, launches, strict=True):
         redactor = Redactor.of(launch.env, launch.argv, cwd=launch.cwd)
-        changed = {name: value for name, value in launch.env.items() if roster.shell.get(name) != value}
+        changed = {name: value for name, value in launch.env.items() if post.shell.get(name) != value}
         nodes.append(
             replace(
                 post.node,
                 argv=redactor.redact_argv(launch.argv),
                 env=tuple(sorted(redactor.redact_env(changed).items())),
-                unset=tuple(sorted(roster.shell.keys() - launch.env.keys())),
+                unset=tuple(sorted(post.shell.keys() - launch.env.keys())),
             )
         )
     return replace(roster.file, nodes=tuple(nodes))

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
@@ -34,7 +35,14 @@ def isolate_nodes_job(
     request: LaunchRequest, path: Path, talk: Talk, *, max_launches: int, resume: str | None, seed: int
 ) -> JobResult:
     """Runs the search, or goes on with an interrupted one, and writes its report."""
-    roster = read_roster(request, path, talk, live=True)
+    with closing(read_roster(request, path, talk, live=True)) as roster:
+        return isolate_roster(roster, talk, max_launches=max_launches, resume=resume, seed=seed)
+
+
+def isolate_roster(
+    roster: Roster, talk: Talk, *, max_launches: int, resume: str | None, seed: int
+) -> JobResult:
+    request, path = roster.request, roster.path
     for post in roster.posts:
         require_isolatable(post.reading.command)
     own = [factors_on(post) for post in roster.posts]

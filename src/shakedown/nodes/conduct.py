@@ -65,7 +65,8 @@ def run_nodes(crew: Crew, subject: Subject, folder: Path, look_on: Callable[[Ass
 
 def folder_of(crew: Crew, member: Member, folder: Path) -> Path:
     node = member.station.node
-    return folder if node.rank == crew.serves else folder / FOLDER / node.name
+    """A name that no other trial has: a far machine keeps the folders of all of them side by side."""
+    return folder if node.rank == crew.serves else folder / FOLDER / f"{folder.name}-{node.name}"
 
 
 def end_all(members: Sequence[Member], judgement: Judgement | None, at_once: AtOnce) -> list[Ending]:
@@ -119,7 +120,7 @@ class _Watch:
         getting_past = PassPhase(subject.past) if subject.past else None
         try:
             while True:
-                self._at_once.do(Member.step, self._members)
+                self._at_once.step(self._members)
                 seen = together(self._members, self._lead)
                 if (judgement := self._failed()) is not None:
                     return judgement

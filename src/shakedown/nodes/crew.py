@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TypeVar
 
-from shakedown.core import Ending, Engine, Host, Judgement, Launch, Missing, Phase, Run
+from shakedown.core import Ending, Engine, Gap, Host, Judgement, Launch, Missing, Phase, Run
 from shakedown.engines import endable
 from shakedown.errors import EnvironmentProblem, UsageError
 from shakedown.launch import CONTAINER_ID, refuse_held_port, stop
@@ -23,7 +23,7 @@ from shakedown.nodes.network import DEADLINE_S, Network, odd_settings, read_netw
 from shakedown.watch import Assessment, Limits, State, Watcher
 
 T = TypeVar("T")
-MOST_AT_ONCE = 32
+LONGEST_STEP_S = 15.0  # looks at the stacks of two dozen processes take a few seconds
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,7 +31,8 @@ class Station:
     """A node's launch, the host it runs on, and how it is watched there.
 
     `port`: where the serving node listens. `own_network`: nothing of this machine can hold that port.
-    `inside` runs Python in the node's own network, reading a script from its input.
+    `inside` runs Python in the node's own network, reading a script from its input. `clock` asks the host's
+    own clock, where what the host tells may be reckoned here. `gaps`: when its host could not be seen.
     """
 
     node: Node
@@ -42,6 +43,8 @@ class Station:
     port: int | None = None
     own_network: bool = False
     inside: tuple[str, ...] = ()
+    clock: Callable[[], float] | None = None
+    gaps: Callable[[], tuple[Gap, ...]] = tuple
     limits: Limits = field(default_factory=Limits)
 
 
@@ -63,10 +66,11 @@ class Member:
         """False where it could not be started; `refused` then says why."""
         station = self.station
         try:
-            self.offset = compare(station.host.clock_s, time.monotonic)
+            self.offset = compare(station.clock or station.host.clock_s, time.monotonic)
             if station.port is not None and not station.own_network:
                 refuse_held_port(station.host, station.port)
             launch = endable(station.launch, folder / CONTAINER_ID)
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)  # a far host brings its log home to it
             self.run = station.host.start(launch, folder)
         except (EnvironmentProblem, UsageError) as problem:
             self.refused = problem.message
@@ -82,11 +86,15 @@ class Member:
             self.assessment = self.watcher.step()
             self._lost_s = None
         except EnvironmentProblem:  # its host cannot be reached now, which says nothing of the launch
-            self._lost_s = self._lost_s or time.monotonic()
+            self.lose()
         if self.assessment is not None and self.assessment.judgement is not None:
             self._judged_s = self._judged_s or self._now_s
         else:
             self._judged_s = 0.0
+
+    def lose(self) -> None:
+        """Nothing can be read of it at this moment."""
+        self._lost_s = self._lost_s or time.monotonic()
 
     def take_back(self) -> None:
         assert self.watcher is not None
@@ -121,13 +129,19 @@ class Member:
     def _now_s(self) -> float:
         return time.monotonic() - self._began_s
 
-    @property
-    def _shift_s(self) -> float:
-        """What turns seconds since its own start into seconds since the launch began, on our clock."""
-        return self.offset.ours(self.run.started_s) - self._began_s if self.run else 0.0
+    def _ours_s(self, at_s: float) -> float:
+        """Seconds since its own start as seconds since the launch began, on our clock.
+
+        The clock of a host stands still while it cannot be seen; ours went on.
+        """
+        if self.run is None:
+            return 0.0
+        shown_s = self.run.started_s + at_s
+        unseen_s = sum(gap.seconds for gap in self.station.gaps() if gap.at_s <= shown_s)
+        return self.offset.ours(shown_s) + unseen_s - self._began_s
 
     def view(self) -> View:
-        seen, shift_s = self.assessment, self._shift_s
+        seen = self.assessment
         network, env = self._network, self.station.env
         view = View(
             node=self.station.node,
@@ -149,13 +163,13 @@ class Member:
             state=seen.state,
             judgement=seen.judgement,
             judged_s=self._judged_s,
-            error_s=min(logged) + shift_s if logged else None,
-            moved_s=(seen.last_progress.at_s if seen.last_progress else 0.0) + shift_s,
+            error_s=self._ours_s(min(logged)) if logged else None,
+            moved_s=self._ours_s(seen.last_progress.at_s if seen.last_progress else 0.0),
             phases=tuple(
                 replace(
                     span,
-                    started_s=span.started_s + shift_s,
-                    ended_s=span.ended_s + shift_s if span.ended_s is not None else None,
+                    started_s=self._ours_s(span.started_s),
+                    ended_s=self._ours_s(span.ended_s) if span.ended_s is not None else None,
                 )
                 for span in seen.phases
             ),
@@ -185,7 +199,21 @@ class AtOnce:
     """Does something with all members side by side: a slow host must not hold up the others."""
 
     def __init__(self, count: int) -> None:
-        self._pool = ThreadPoolExecutor(min(count, MOST_AT_ONCE), thread_name_prefix="shakedown-node")
+        self._pool = ThreadPoolExecutor(count, thread_name_prefix="shakedown-node")
+        self._steps: dict[Member, Future[None]] = {}
+
+    def step(self, members: Iterable[Member]) -> None:
+        """One step of each watch; one that hangs, as a lost connection does, goes on by itself."""
+        for member in members:
+            under_way = self._steps.get(member)
+            if under_way is None or under_way.done():
+                self._steps[member] = self._pool.submit(member.step)
+        wait(self._steps.values(), timeout=LONGEST_STEP_S)
+        for member, future in self._steps.items():
+            if future.done():
+                future.result()
+            else:
+                member.lose()
 
     def do(self, work: Callable[[Member], T], members: Iterable[Member]) -> list[T]:
         return list(self._pool.map(work, members))
