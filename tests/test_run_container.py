@@ -34,6 +34,16 @@ def test_a_container_that_serves_is_found_to_and_removed(
     assert len(set(engine.asked("rm"))) == 1
 
 
+def test_a_container_of_another_machine_is_found_to_and_removed(
+    engine: Engine, shakedown: Shakedown, port: int
+) -> None:
+    launch = boxed("boxed-far", port, "--rm")
+    said = shakedown("run", "--via", "env", launch=launch, env=engine.env)
+    assert (said.code, said.document["verdict"]) == (0, "serves"), said.document
+    assert not running("boxed-far")
+    assert len(set(engine.asked("rm"))) == 1
+
+
 def test_a_kept_container_stays_until_it_is_stopped(engine: Engine, shakedown: Shakedown, port: int) -> None:
     said = shakedown("run", "--keep", launch=boxed("boxed-keep", port), env=engine.env)
     assert said.code == 0, said.document
