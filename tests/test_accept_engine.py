@@ -66,11 +66,13 @@ def trained(model: Path, tmp_path_factory) -> Path:
 
 @pytest.fixture(scope="module")
 def untrained(trained: Path, tmp_path_factory) -> Path:
-    """The same shapes with random weights."""
-    config, _, d2t = load_drafter(trained)
+    """The same head over random weights."""
+    config, known, d2t = load_drafter(trained)
     torch.manual_seed(0)
+    drafter = Drafter(config)
+    drafter.lm_head.load_state_dict(known.lm_head.state_dict())
     out = tmp_path_factory.mktemp("drafters") / "untrained"
-    export_drafter(out, config, Drafter(config).state_dict(), d2t, engines=shipped_surveys())
+    export_drafter(out, config, drafter.state_dict(), d2t, engines=shipped_surveys())
     return out
 
 
@@ -96,7 +98,7 @@ def test_heads_are_accepted_as_expected_and_change_no_word(
         assert entry["text"]["compared"] == len(QUESTIONS)
     assert good["tokens_per_round"]["value"] > 2.5  # it knows these answers by heart
     assert good["verdict"] == "serves as trained"
-    assert bad["tokens_per_round"]["value"] == 1.0
+    assert bad["tokens_per_round"]["value"] < 1.1
     assert (bad["verdict"], bad["blame"]) == ("serves as trained", "drafter")
 
 
