@@ -40,6 +40,7 @@ SERVED = [P.WARM_UP, P.BIND, P.READY, P.SERVING]
         ("sglang-0.5.14-gpu-eagle3", [*LOADED, P.POST_LOAD, P.KV_CACHE, P.GRAPH_CAPTURE, *SERVED]),
         ("sglang-0.5.14-cpu", [*LOADED, P.POST_LOAD, P.KV_CACHE, *SERVED]),
         ("sglang-0.5.14-cpu-crash", [*LOADED, P.POST_LOAD, P.KV_CACHE, P.GRAPH_CAPTURE]),
+        ("sglang-0.5.14-h200-tp2-crash", LOADED),
         ("transformers-5.19-cpu", [P.WEIGHT_LOAD, P.BIND, P.READY, P.SERVING]),
     ],
 )
@@ -110,6 +111,7 @@ def test_a_worker_killed_from_outside_leaves_no_cause_in_the_log():
         ("vllm-0.32.0-cpu-worker-lost", True),
         ("vllm-0.32.0-unknown-flag", True),
         ("sglang-0.5.14-cpu-crash", True),
+        ("sglang-0.5.14-h200-tp2-crash", True),
     ],
 )
 def test_only_a_dead_process_is_fatal(name, fatal):

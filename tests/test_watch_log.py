@@ -230,3 +230,56 @@ def test_fingerprints_forget_numbers_and_places():
 def test_signals_are_named():
     assert describe_exit(Exit(code=None, signal=11)) == "killed by signal 11 (SIGSEGV)"
     assert describe_exit(Exit(code=3, signal=None)) == "exited with code 3 and named no cause"
+
+
+LOGS = Path(__file__).parent / "logs"
+SCHEDULER = "[2026-11-29 23:34:56 TP{}] Scheduler hit an exception: Traceback (most recent call last):"
+
+
+def test_a_traceback_whose_first_line_alone_names_the_rank_is_read_to_its_end():
+    """SGLang with more ranks than one: two H200, nine heads over two ranks."""
+    text = (LOGS / "sglang-0.5.14-h200-tp2-crash.log").read_text()
+    assert first_cause(SGLANG, text) == (
+        "AssertionError in __init__ (llama.py): assert self.total_num_heads % tp_size == 0"
+    )
+
+
+def test_the_frames_of_two_ranks_are_told_apart():
+    reader, finder = LogReader(SGLANG), ErrorFinder(SGLANG)
+    text = "\n".join(
+        [
+            SCHEDULER.format(1),
+            '  File "a.py", line 1, in load',
+            "    read()",
+            "ValueError: the second rank's",
+            "",
+            SCHEDULER.format(0),
+            '  File "b.py", line 1, in meet',
+            "RuntimeError: the first rank's",
+            "[2026-11-29 23:34:57 TP0] Load weight end.",
+            "",
+        ]
+    )
+    for line in reader.feed(text.encode(), 1.0):
+        finder.read(line)
+    assert [(error.rank, error.text) for error in finder.errors] == [
+        ("TP1", "ValueError: the second rank's"),
+        ("TP0", "RuntimeError: the first rank's"),
+    ]
+
+
+def test_a_handled_lookup_of_a_rank_is_not_its_cause():
+    text = "\n".join(
+        [
+            SCHEDULER.format(0),
+            '  File "a.py", line 1, in find',
+            "KeyError: 'x'",
+            "",
+            "During handling of the above exception, another exception occurred:",
+            "",
+            "Traceback (most recent call last):",
+            '  File "a.py", line 9, in load',
+            "ValueError: x is missing",
+        ]
+    )
+    assert first_cause(SGLANG, text) == "ValueError: x is missing"

@@ -91,6 +91,7 @@ class ErrorFinder:
         self._fatal = Phrases(engine.fatal)
         self._repeats = Phrases(engine.not_a_cause)
         self._open: dict[tuple[str, int | None], _OpenTraceback] = {}
+        self._record: tuple[str, int | None] = ("", None)  # whose prefix was the last
         self.errors: list[LoggedError] = []
         self.fatal: LoggedError | None = None  # the first line that says a required process has died
         self.last_words = ""  # the latest line that complains, of programs without exceptions
@@ -99,7 +100,7 @@ class ErrorFinder:
         text = _PREFIX.sub("", line.text, count=1)
         if self.fatal is None and self._fatal(line.text):
             self.fatal = self._error(line, text, strength=1)
-        key = (line.rank, line.pid)
+        key = self._key_of(line)
         if TRACEBACK in text:
             if len(self._open) < OPEN_TRACEBACKS:
                 self._open[key] = _OpenTraceback(at_s=line.line.at_s, number=line.number)
@@ -109,6 +110,17 @@ class ErrorFinder:
             self._follow(key, self._open[key], line, text)
         else:
             self._read_loose(line, text)
+
+    def _key_of(self, line: WatchedLine) -> tuple[str, int | None]:
+        """Whose traceback a line belongs to.
+
+        A logger prefixes the first line of a record and not the rest of it: "[… TP0] Scheduler hit an
+        exception: Traceback", then its frames bare. A record is written at once, so they follow directly.
+        """
+        key = (line.rank, line.pid)
+        if key != ("", None) or TRACEBACK in line.text:
+            self._record = key
+        return self._record if self._record in self._open else key
 
     def _follow(self, key: tuple[str, int | None], it: _OpenTraceback, line: WatchedLine, text: str) -> None:
         """One more line of an open traceback: a frame, its exception, or what explains the exception."""
@@ -130,6 +142,8 @@ class ErrorFinder:
                 said = f"{said.rstrip(':')} in {it.source}" + (f": {it.code}" if it.code else "")
             it.exception = replace(
                 self._error(line, said, strength=2),
+                rank=key[0],
+                pid=key[1],
                 at_s=it.at_s,
                 number=it.number,
                 places=tuple(reversed(it.places)),
