@@ -6,7 +6,6 @@ It signals nothing; a CUDA core dump is taken only where the launch itself allow
 from __future__ import annotations
 
 import sys
-import time
 from collections.abc import Callable, Mapping
 
 from shakedown.core import Command, Evidence, Launch, Missing
@@ -42,8 +41,7 @@ def run_script(
 ) -> tuple[Evidence, ...]:
     told = {
         "pids": list(failed.pids),
-        "boot_s": failed.run.started_s,  # the host's clock counts from its boot
-        "unix_s": time.time() - failed.now_s,
+        "age_s": failed.now_s,
         "env": {name: value for name, value in env.items() if name.startswith(TOLD)},
     }
     done = failed.host.execute(

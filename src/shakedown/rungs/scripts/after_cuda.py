@@ -1,6 +1,6 @@
 """The GPU's own state of a hung process, where the launch allows it: a user-triggered CUDA core dump.
 
-Given: `pids`, `env`, `unix_s`. It dumps only where CUDA_ENABLE_USER_TRIGGERED_COREDUMP is set, and reads the
+Given: `pids`, `env`, `age_s`. It dumps only where CUDA_ENABLE_USER_TRIGGERED_COREDUMP is set, and reads the
 dump with cuda-gdb where that is installed.
 """
 
@@ -10,6 +10,7 @@ import socket
 import subprocess
 from pathlib import Path
 
+BEGAN = time.time() - PARAMS["age_s"]
 DUMP_S, READ_S = 40.0, 40.0
 PIPE, CORE = "corepipe.cuda.%h.%p", "core_%t_%h_%p.nvcudmp"
 
@@ -42,7 +43,7 @@ def find_dump(pid):
     until, size = time.monotonic() + DUMP_S, -1
     while time.monotonic() < until:
         files = list(wanted.parent.glob(wanted.name.replace("%t", "*")))
-        fresh = [it for it in files if it.stat().st_mtime >= PARAMS["unix_s"]]
+        fresh = [it for it in files if it.stat().st_mtime >= BEGAN]
         if fresh and fresh[0].stat().st_size == size > 0:
             return fresh[0]
         size = fresh[0].stat().st_size if fresh else -1

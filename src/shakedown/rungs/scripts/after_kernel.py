@@ -1,6 +1,6 @@
 """What the kernel's log says of the launch: GPU errors (Xid), the OOM killer, a segmentation fault.
 
-Given: `pids`, and `boot_s`, the start of the launch in seconds since boot.
+Given: `pids`, and `age_s`, how long ago the launch started: this machine's own clocks say when that was.
 """
 
 import re
@@ -38,11 +38,9 @@ def concerns(text, ours):
 
 
 try:
-    ours = set(PARAMS["pids"])
-    lines = [
-        (at, text) for at, text in records() if at >= PARAMS["boot_s"] - SLACK_S and concerns(text, ours)
-    ]
+    ours, began_s = set(PARAMS["pids"]), time.monotonic() - PARAMS["age_s"]
+    lines = [(at, text) for at, text in records() if at >= began_s - SLACK_S and concerns(text, ours)]
     for at, text in lines[:SHOWN]:
-        say(kind="kernel log", text=text, after_s=max(0.0, at - PARAMS["boot_s"]))
+        say(kind="kernel log", text=text, after_s=max(0.0, at - began_s))
 except OSError as problem:
     say(kind="not read", text=f"kernel log: {problem.strerror}")

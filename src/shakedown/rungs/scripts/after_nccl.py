@@ -1,6 +1,6 @@
 """What NCCL and torch know of a collective that does not end: the RAS report and the flight recorder.
 
-Given: `pids`, `env` (the variables of the launch that say where), `unix_s`, when the launch started.
+Given: `pids`, `env` (the variables of the launch that say where), `age_s`, how long ago the launch started.
 """
 
 import io
@@ -9,6 +9,7 @@ import socket
 import tempfile
 from pathlib import Path
 
+BEGAN = time.time() - PARAMS["age_s"]
 RAS_PORT, RAS_S = 28028, 6.0
 DUMP_S = 6.0
 DUMP_BYTES = 256 << 20
@@ -108,7 +109,7 @@ def dumps():
     for file in prefix().parent.glob(f"{prefix().name}*"):
         rank = file.name.removeprefix(prefix().name)
         stat = file.stat()
-        if rank.isdigit() and stat.st_mtime >= PARAMS["unix_s"] and stat.st_size <= DUMP_BYTES:
+        if rank.isdigit() and stat.st_mtime >= BEGAN and stat.st_size <= DUMP_BYTES:
             found[int(rank)] = Plain(io.BytesIO(file.read_bytes())).load()
     return found
 
