@@ -62,6 +62,7 @@ def test_a_server_that_drops_drafts_is_below_what_the_text_gives(shakedown, port
     assert said.document["blame"] == "drafter_path"  # prompt lookup is handed no states
     assert said.document["drafters"][0]["comparison"]["difference"]["high"] < -0.1
     assert "accept_length >= " in said.document["next"][0]
+    assert "spec-decode-metrics" not in said.document["next"][0]  # isolate takes speculation away, too
 
 
 def test_a_server_that_lets_wrong_drafts_pass_alters_the_text(shakedown, port):

@@ -96,6 +96,14 @@ def observed(launch: Launch, table: FlagTable | None, command: Command) -> Launc
     return replace(launch, argv=(*launch.argv, ROUND_METRICS, "detailed"))
 
 
+def unobserved(launch: Launch, given: Launch) -> Launch:
+    """Without the flag that `observed` added: with speculation taken away vLLM would refuse it."""
+    if ROUND_METRICS in given.argv:
+        return launch
+    at = launch.argv.index(ROUND_METRICS) if ROUND_METRICS in launch.argv else len(launch.argv)
+    return replace(launch, argv=launch.argv[:at] + launch.argv[at + 2 :])
+
+
 def with_drafter(
     command: Command, bare: Launch, folder: Path, drafts: int, told: Speculation | None
 ) -> Contender:

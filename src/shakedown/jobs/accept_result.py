@@ -16,7 +16,7 @@ from shakedown.acceptance.verdict import Blame, Finding, Outcome, Shown, judge
 from shakedown.core import Launch
 from shakedown.engines import display
 from shakedown.jobs.accept import Race, Raced
-from shakedown.jobs.accept_launches import Contender
+from shakedown.jobs.accept_launches import Contender, unobserved
 from shakedown.jobs.accept_measure import Measurement
 from shakedown.jobs.accept_request import AcceptRequest
 from shakedown.jobs.build_page import write_page
@@ -269,6 +269,5 @@ def next_of(race: Race, raced: Raced) -> list[str]:
     bound = raced.finding.expect_bound
     if bound is None:
         return []
-    return [
-        f"shakedown isolate --expect 'accept_length >= {bound:g}' -- {shown_launch(raced.contender.launch)}"
-    ]
+    launch = unobserved(raced.contender.launch, race.launch)
+    return [f"shakedown isolate --expect 'accept_length >= {bound:g}' -- {shown_launch(launch)}"]
