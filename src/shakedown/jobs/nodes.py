@@ -201,7 +201,7 @@ def launch_nodes(
 def crew_of(roster: Roster, launches: Sequence[Launch], subject: Subject, ledger: Ledger) -> Crew:
     stations = []
     for post, launch in zip(roster.posts, launches, strict=True):
-        own = subject_of(post.reading, roster.request, ledger, title="", deadline_s=None)
+        own = subject_of(post.reading, roster.request, ledger, title="", deadline_s=None, launch=launch)
         stations.append(
             Station(
                 node=post.node,
@@ -214,6 +214,7 @@ def crew_of(roster: Roster, launches: Sequence[Launch], subject: Subject, ledger
                 inside=post.inside,
                 clock=partial(post.host.ask, files.now_s),
                 gaps=post.host.gaps,
+                look_after=own.look_after,
                 limits=own.limits,
             )
         )

@@ -8,6 +8,8 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
+from itertools import chain
 from pathlib import Path
 
 from shakedown.core import Ending, Judgement, Phase, Verdict
@@ -16,7 +18,7 @@ from shakedown.nodes.crew import AtOnce, Everyone, Member, Station, look_at_netw
 from shakedown.nodes.telling import judge, judge_served, spans, standing
 from shakedown.trial import Result, Subject
 from shakedown.trial.asking import STEP_S, Asking
-from shakedown.trial.conduct import explained, held_interrupts, with_ending
+from shakedown.trial.conduct import LOOKED_AFTER, explained, held_interrupts, with_ending
 from shakedown.trial.passing import PassPhase
 from shakedown.watch import Assessment
 
@@ -49,6 +51,10 @@ def run_nodes(crew: Crew, subject: Subject, folder: Path, look_on: Callable[[Ass
         judgement = watch.observe(look_on) if started else watch.refused()
         if subject.work is not None and judgement.serves:
             subject.work()
+        if started and judgement.verdict in LOOKED_AFTER:
+            to_blame = [it for it in members if judgement.node in ("", it.station.node.name)]
+            seen = at_once.do(partial(Member.look_after, judgement=judgement), to_blame)
+            judgement = replace(judgement, evidence=(*judgement.evidence, *chain(*seen)))
     finally:
         endings = end_all(members, judgement, at_once)
         at_once.close()

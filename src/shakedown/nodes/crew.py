@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TypeVar
 
-from shakedown.core import Ending, Engine, Gap, Host, Judgement, Launch, Missing, Phase, Run
+from shakedown.core import Ending, Engine, Evidence, Gap, Host, Judgement, Launch, Missing, Phase, Run
 from shakedown.engines import endable
 from shakedown.errors import EnvironmentProblem, UsageError
 from shakedown.launch import CONTAINER_ID, refuse_held_port, stop
@@ -20,6 +20,7 @@ from shakedown.nodes.blame import View
 from shakedown.nodes.clocks import Offset, compare
 from shakedown.nodes.file import Node
 from shakedown.nodes.network import DEADLINE_S, Network, odd_settings, read_network, script, targets_of
+from shakedown.trial import Failed
 from shakedown.watch import Assessment, Limits, State, Watcher
 
 T = TypeVar("T")
@@ -33,6 +34,7 @@ class Station:
     `port`: where the serving node listens. `own_network`: nothing of this machine can hold that port.
     `inside` runs Python in the node's own network, reading a script from its input. `clock` asks the host's
     own clock, where what the host tells may be reckoned here. `gaps`: when its host could not be seen.
+    `look_after` as in `trial.Subject`, for the node that is to blame.
     """
 
     node: Node
@@ -45,6 +47,7 @@ class Station:
     inside: tuple[str, ...] = ()
     clock: Callable[[], float] | None = None
     gaps: Callable[[], tuple[Gap, ...]] = tuple
+    look_after: Callable[[Failed], tuple[Evidence, ...]] | None = None
     limits: Limits = field(default_factory=Limits)
 
 
@@ -120,6 +123,21 @@ class Member:
         found = read_network(done)
         if isinstance(found, Network):
             self._network = found
+
+    def look_after(self, judgement: Judgement) -> tuple[Evidence, ...]:
+        """What else there is to see of it while it still stands."""
+        station = self.station
+        if station.look_after is None or self.run is None or self.watcher is None:
+            return ()
+        failed = Failed(
+            host=station.host,
+            run=self.run,
+            judgement=judgement,
+            pids=self.watcher.pids,
+            now_s=station.host.clock_s() - self.run.started_s,
+        )
+        found = station.look_after(failed)
+        return tuple(replace(it, kind=f"{station.node.name}: {it.kind}") for it in found)
 
     @property
     def network(self) -> Network | None:

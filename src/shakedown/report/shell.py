@@ -10,10 +10,11 @@ import shlex
 import unicodedata
 from collections.abc import Iterable, Sequence
 
-from shakedown.core import SearchRecord, TrialRecord
+from shakedown.core import SSH_FACT, VIA_FACT, SearchRecord, TrialRecord
 from shakedown.redact import REDACTED
 
 WIDTH = 78
+NODES_COMMAND = ("shakedown", "run", "--launch")  # how the launch of several nodes is recorded
 _FLAG = re.compile(r"--?([A-Za-z][\w-]*)")
 _ASSIGNMENT = re.compile(r"(?:-{1,2})?([A-Za-z_][\w-]*)=")
 
@@ -102,6 +103,15 @@ def stated_marks(record: TrialRecord | SearchRecord) -> tuple[str, ...]:
 def rerun(record: TrialRecord | SearchRecord, *, width: int = WIDTH) -> list[str]:
     """How to do the same again, from the folder it was done in."""
     verb = "isolate" if isinstance(record, SearchRecord) else "run"
-    ours = ("shakedown", verb, *(f"--expect {quote(mark)}" for mark in stated_marks(record)), "--")
-    again = command(record.argv, env=record.env, before=ours, width=width)
+    own, argv = "--", record.argv
+    if argv[: len(NODES_COMMAND)] == NODES_COMMAND:
+        own, argv = NODES_COMMAND[-1], argv[len(NODES_COMMAND) :]
+    facts = dict(record.facts)
+    ways = (("--host", SSH_FACT), ("--via", VIA_FACT))
+    there = [f"{option} {quote(facts[fact])}" for option, fact in ways if fact in facts]
+    marks = [f"--expect {quote(mark)}" for mark in stated_marks(record)]
+    ours = ("shakedown", verb, *there, *marks, own)
+    if there:  # its folder and its variables are there anyway
+        return command(argv, before=ours, width=width)
+    again = command(argv, env=record.env, before=ours, width=width)
     return [f"cd {quote(record.cwd)}", *again]
