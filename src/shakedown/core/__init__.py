@@ -68,6 +68,8 @@ from shakedown.core.readings import (
     ThreadStack,
 )
 from shakedown.core.records import (
+    SSH_FACT,
+    VIA_FACT,
     RecordState,
     SearchRecord,
     TrialRecord,
@@ -86,6 +88,8 @@ from shakedown.core.verdicts import (
 )
 
 __all__ = [
+    "SSH_FACT",
+    "VIA_FACT",
     "Cache",
     "Cause",
     "CauseKind",

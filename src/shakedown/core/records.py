@@ -12,6 +12,8 @@ from pathlib import Path
 from shakedown.core.isolation import Conclusion, Experiment, Factor
 from shakedown.core.verdicts import Judgement
 
+SSH_FACT, VIA_FACT = "over_ssh", "over_via"  # facts of a launch on another machine: how it was reached
+
 
 class RecordState(StrEnum):
     """`open` was written before the launch started; a kill leaves it so until it is found `interrupted`."""

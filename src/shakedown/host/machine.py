@@ -16,7 +16,7 @@ from shakedown.core import Gap, Host, Identity, Run
 from shakedown.errors import UsageError
 
 P = ParamSpec("P")
-SSH_FACT, VIA_FACT, FOLDER_FACT = "over_ssh", "over_via", "far_folder"  # how a record finds it again
+FOLDER_FACT = "far_folder"  # of a record: where all of ours lies on a far machine
 T = TypeVar("T")
 
 

@@ -9,9 +9,10 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
+from shakedown.core import SSH_FACT, VIA_FACT
 from shakedown.errors import UsageError
 from shakedown.host.local import LocalHost
-from shakedown.host.machine import FOLDER_FACT, SSH_FACT, VIA_FACT, Machine
+from shakedown.host.machine import FOLDER_FACT, Machine
 from shakedown.jobs.request import LaunchRequest
 from shakedown.jobs.result import Talk
 from shakedown.redact import Redactor
