@@ -18,8 +18,10 @@ from shakedown.acceptance.expect import expect
 from shakedown.acceptance.statistics import Interval
 from shakedown.acceptance.verdict import Blame, Finding, Outcome, Shown, judge
 from shakedown.drafter.architecture import Drafter
+from shakedown.drafter.export import export_drafter
 from shakedown.drafter.rotary import Rope
 from shakedown.drafter.rungs import Ladder
+from shakedown.errors import UsageError
 from shakedown.jobs.accept_expect import ReferenceDrafter, expect_drafter, requests_of
 from shakedown.jobs.accept_measure import Plan
 from shakedown.jobs.accept_states import judge_states
@@ -228,3 +230,11 @@ def test_a_healthy_engine_is_not_blamed(lesson, healthy):
     assert found.finding.blame in {Blame.NONE, Blame.UNDECIDED}, found
     assert set(found.faults.values()) <= {"same", "undecided"}
     assert found.measured > 2
+
+
+def test_a_drafter_of_other_layers_has_no_reference_and_is_not_judged_by_a_wrong_one(lesson, tmp_path):
+    config = replace(lesson.reference.config, aux_inputs_of=(1, 4, 6))
+    d2t = lesson.reference.vocabulary.d2t
+    export_drafter(tmp_path / "d", config, lesson.reference.drafter.state_dict(), d2t, engines=())
+    with pytest.raises(UsageError, match=r"reads the inputs of layers \[1, 4, 6\]"):
+        ReferenceDrafter.load(tmp_path / "d", lesson.reference.target.path)

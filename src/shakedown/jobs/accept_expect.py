@@ -29,7 +29,7 @@ from shakedown.drafter.target import Target, read_target
 from shakedown.drafter.template import load_template
 from shakedown.drafter.vocabulary import DraftVocabulary
 from shakedown.drafter.walk import accept_matrices
-from shakedown.errors import ShakedownError
+from shakedown.errors import ShakedownError, UsageError
 from shakedown.jobs.accept_launches import Contender
 from shakedown.jobs.accept_measure import Answered, Measurement
 from shakedown.jobs.accept_request import first_sample
@@ -56,6 +56,11 @@ class ReferenceDrafter:
             folder, target_layers=target.layers, target_architecture=target.architecture
         )
         refuse_other_target(config, target, folder)
+        if config.aux_inputs_of != target.aux_inputs_of:
+            raise UsageError(
+                f"{folder} reads the inputs of layers {list(config.aux_inputs_of)}; the reference computes"
+                f" those of {list(target.aux_inputs_of)} only"
+            )
         if not len(drafter.embedding):
             drafter.attach_embedding(target.embedding().float())
         device = choose_device()
