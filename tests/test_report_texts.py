@@ -1,8 +1,12 @@
 """What people read: whole reports, as they are pasted into an issue or end a command."""
 
+from dataclasses import replace
+
 from report_samples import RUN, SEARCH, TRIALS
 
 from shakedown.report import isolate_report, isolate_summary, run_report, run_summary, show
+from shakedown.report.shell import rerun
+from shakedown.report.words import next_steps
 
 ISOLATE_REPORT = r"""
 # hung (waiting) in dist_init: the cause is `nodes (--nnodes 2 --node-rank 0 --master-addr 127.0.0.1 --master-port…`
@@ -131,3 +135,11 @@ def test_the_chain_goes_from_what_was_observed_to_what_is_next():
         "      showed   serves after 41 s",
         "      so       the flags are to blame",
     ]
+
+
+def test_what_ran_on_another_machine_is_run_again_there():
+    far = replace(RUN, facts=(("over_via", "docker exec -i C"),))
+    assert " ".join(rerun(far)).startswith("shakedown run --via 'docker exec -i C' -- vllm serve")
+    assert next_steps(far) == ("shakedown isolate --via 'docker exec -i C' -- CMD, with the same CMD",)
+    attached = replace(RUN, facts=(("attached", "1"), ("over_ssh", "me@box"), ("pid", "7")))
+    assert next_steps(attached)[0] == "shakedown isolate --host me@box --pid 7"

@@ -10,8 +10,9 @@ import shlex
 import unicodedata
 from collections.abc import Iterable, Sequence
 
-from shakedown.core import SSH_FACT, VIA_FACT, SearchRecord, TrialRecord
+from shakedown.core import SearchRecord, TrialRecord
 from shakedown.redact import REDACTED
+from shakedown.report.words import elsewhere
 
 WIDTH = 78
 NODES_COMMAND = ("shakedown", "run", "--launch")  # how the launch of several nodes is recorded
@@ -106,11 +107,9 @@ def rerun(record: TrialRecord | SearchRecord, *, width: int = WIDTH) -> list[str
     own, argv = "--", record.argv
     if argv[: len(NODES_COMMAND)] == NODES_COMMAND:
         own, argv = NODES_COMMAND[-1], argv[len(NODES_COMMAND) :]
-    facts = dict(record.facts)
-    ways = (("--host", SSH_FACT), ("--via", VIA_FACT))
-    there = [f"{option} {quote(facts[fact])}" for option, fact in ways if fact in facts]
+    there = elsewhere(dict(record.facts)).strip()
     marks = [f"--expect {quote(mark)}" for mark in stated_marks(record)]
-    ours = ("shakedown", verb, *there, *marks, own)
+    ours = ("shakedown", verb, *filter(None, [there]), *marks, own)
     if there:  # its folder and its variables are there anyway
         return command(argv, before=ours, width=width)
     again = command(argv, env=record.env, before=ours, width=width)

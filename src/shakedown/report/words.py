@@ -6,10 +6,13 @@ It never escapes: what it returns may hold untrusted text.
 from __future__ import annotations
 
 import math
+import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from shakedown.core import (
+    SSH_FACT,
+    VIA_FACT,
     Cause,
     CauseKind,
     Check,
@@ -218,6 +221,12 @@ def not_known(search: SearchRecord) -> tuple[str, ...]:
     return tuple(said)
 
 
+def elsewhere(facts: Mapping[str, str]) -> str:
+    """The option that leads to the machine of a launch, with a blank behind it; "" for this one."""
+    ways = (("--host", SSH_FACT), ("--via", VIA_FACT))
+    return "".join(f"{option} {shlex.quote(facts[fact])} " for option, fact in ways if fact in facts)
+
+
 def next_steps(record: TrialRecord | SearchRecord) -> tuple[str, ...]:
     """What a user does now, one line each; commands in it begin with `shakedown`."""
     if isinstance(record, SearchRecord):
@@ -244,7 +253,7 @@ def next_steps(record: TrialRecord | SearchRecord) -> tuple[str, ...]:
         )
     if record.judgement.environment or record.judgement.verdict is Verdict.UNDECIDED:
         return ("run it once more: this one says nothing about the launch",)
-    marks = "".join(f"--expect '{it.expectation}' " for it in record.judgement.measured)
+    marks = elsewhere(facts) + "".join(f"--expect '{it.expectation}' " for it in record.judgement.measured)
     if "nodes" in facts:
         return (f"shakedown isolate {marks}--launch {record.argv[-1]}",)
     return (f"shakedown isolate {marks}-- CMD, with the same CMD",)
@@ -257,7 +266,8 @@ def _after_attach(trial: TrialRecord, facts: Mapping[str, str]) -> tuple[str, ..
         return ()
     if pid is None or judgement.verdict is Verdict.UNDECIDED:
         return ("attach once more: this one says nothing about the server",)
-    return (f"shakedown isolate --pid {pid}", f"shakedown stop --pid {pid}, which shows what it would end")
+    where = f"{elsewhere(facts)}--pid {pid}"
+    return (f"shakedown isolate {where}", f"shakedown stop {where}, which shows what it would end")
 
 
 def kept_words(trial: TrialRecord, factors: Sequence[Factor]) -> str:
