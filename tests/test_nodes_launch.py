@@ -125,9 +125,12 @@ def test_a_variable_of_one_node_is_proven_and_the_file_handed_back_serves(shaked
     file.write_text(
         launch_file(nodes, port, "--alpha", "--beta", "3", env=({}, {"GLOO_SOCKET_IFNAME": "eth9"}))
     )
-    said = shakedown("isolate", "--launch", str(file))
+    begun = shakedown("isolate", "--launch", str(file), "--max-launches", "2").document["search"]
+    refused = shakedown("isolate", "--resume", begun)
+    assert (refused.code, f"--resume {begun} --launch {file}" in refused.document["hints"][0]) == (2, True)
+    said = shakedown("isolate", "--resume", begun, "--launch", str(file))
     found = said.document
-    assert said.code == 0
+    assert (said.code, found["launches"]) == (0, 4)
     assert [it["name"] for it in found["cause"]["factors"]] == [f"{nodes.names[1]}: GLOO_SOCKET_IFNAME=eth9"]
     assert {it["name"] for it in found["cleared"]} == {"--alpha", "--beta 3"}
     assert found["workaround"]["changes"] == [

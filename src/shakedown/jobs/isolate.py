@@ -174,7 +174,8 @@ def announce(reading: Reading, search: SearchRecord, costs: Costs, talk: Talk, m
     talk.say(costs.words(len(search.factors), max_launches))
     if seen := dict(search.facts).get(SURROUNDINGS):
         talk.say(f"found on this machine, and no cause by itself: {seen}")
-    talk.say(f"if interrupted: shakedown isolate --resume {search.id}")
+    file = f" --launch {search.argv[-1]}" if NODES_FACT in dict(search.facts) else ""
+    talk.say(f"if interrupted: shakedown isolate --resume {search.id}{file}")
 
 
 def report_to(talk: Talk) -> Callable[[Step], None]:
