@@ -5,6 +5,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from byte_model import byte_model
 from eagle3_directories import (
     drafted_tokens,
     flags,
@@ -96,6 +97,22 @@ def test_too_few_answers_say_how_many_rounds_are_missing(shakedown, port, tmp_pa
     assert (said.code, said.document["blame"]) == (125, "undecided"), said.stderr
     assert said.document["more_rounds"] > 0
     assert f"about {said.document['more_rounds']} more rounds would" in said.document["why"][0]
+
+
+def test_sglang_is_asked_in_tokens_and_told_by_its_histograms(shakedown, port, tmp_path):
+    """Its target and drafter are no checkpoints here, so that nothing is expected of them."""
+    target = byte_model(tmp_path / "target")
+    argv = [sys.executable, str(SERVER), "--port", str(port), "--model-path", str(target)]
+    argv += ["--speculative-algorithm", "EAGLE3", "--speculative-draft-model-path", "nowhere"]
+    argv += ["--speculative-num-steps", "3", "--served-model-name", "tiny"]
+    options = ("accept", "--engine", "sglang", "--requests", "16", "--tokens", "40", "--target", str(target))
+    said = shakedown(*options, launch=argv)
+    entry = said.document["drafters"][0]
+    assert (said.code, entry["blame"]) == (125, "undecided"), said.stderr
+    assert entry["source"] == "a histogram for each request"
+    assert entry["tokens_per_round"]["value"] > 1.2
+    assert entry["text"]["compared"] == 16
+    assert "config.json cannot be read" in entry["why_no_expectation"]
 
 
 def test_text_that_a_drafter_was_trained_on_is_read_before_anything_starts(shakedown, port, tmp_path):

@@ -5,7 +5,7 @@
 DRAFTING names a fault of the speculating server: blind (two of three rounds accept nothing), alters (a wrong
 draft passes now and then), idle (it never drafts), uncounted (it tells no rounds and has no /metrics), sums
 (it tells rounds in /metrics only), dies (with its twelfth answer). DRAFTING_STEP_S: seconds a step (0.003);
-a round costs 1.3 steps.
+a round costs 1.3 steps. With --speculative-num-steps it speculates as SGLang does, and answers /generate.
 """
 
 import json
@@ -25,6 +25,7 @@ speculation = json.loads(settings.get("--speculative-config", "null"))
 fault = settings.get("DRAFTING", "") if speculation else ""
 step_s = float(settings.get("DRAFTING_STEP_S", "0.003"))
 drafts = speculation["num_speculative_tokens"] if speculation else 0
+drafts = int(settings.get("--speculative-num-steps", drafts))
 lookup = Lookup(shortest=1, longest=3, drafts=max(1, drafts))
 counted = {"drafts": 0, "accepted_tokens": 0}
 per_position = [0] * drafts
@@ -69,6 +70,12 @@ class Server(http_model.Server):
         prompt = [zlib.crc32(word.encode()) % 23 for word in said.split()]
         return self.draft(prompt, body["max_tokens"])
 
+    def do_POST(self) -> None:
+        if self.path != "/generate":
+            return super().do_POST()
+        body = json.loads(self.rfile.read(int(self.headers["content-length"])))
+        return self.draft(body["input_ids"], body["sampling_params"]["max_new_tokens"], as_sglang=True)
+
     def complete(self, body: dict) -> None:
         """Asked for the likeliest tokens after some."""
         if body.get("logprobs") != 20:
@@ -77,7 +84,7 @@ class Server(http_model.Server):
         likeliest = {f"token_id:{best}": -0.1, f"token_id:{(best + 1) % 23}": -3.0}
         return self.reply(200, {"choices": [{"text": "", "logprobs": {"top_logprobs": [likeliest]}}]})
 
-    def draft(self, prompt: list[int], most: int) -> None:
+    def draft(self, prompt: list[int], most: int, *, as_sglang: bool = False) -> None:
         self.send_response(200)
         self.send_header("content-type", "text/event-stream")
         self.send_header("transfer-encoding", "chunked")
@@ -100,12 +107,19 @@ class Server(http_model.Server):
             came = came[: len(prompt) + most - len(text)]
             first = len(text) == len(prompt)
             text += came
+            if as_sglang:
+                about = {"completion_tokens": len(text) - len(prompt)}
+                if drafts and len(text) == len(prompt) + most:
+                    about["spec_correct_drafts_histogram"] = [rounds.count(a) for a in range(drafts + 1)]
+                self.event({"output_ids": text[len(prompt) :], "meta_info": about})
+                continue
             event = {"choices": [{"delta": {"content": "x" * len(came)}, "token_ids": came}]}
             self.event({**event, "prompt_token_ids": prompt} if first else event)
         last: dict = {"choices": [], "usage": {"completion_tokens": most}}
         if rounds and fault not in {"uncounted", "sums"}:
             last["metrics"] = {"speculative_decoding": {"per_step_accepted": rounds}}
-        self.event(last)
+        if not as_sglang:
+            self.event(last)
         self.chunk(b"data: [DONE]\n\n")
         self.chunk(b"")
 
