@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from shakedown.cli.finish import finish
-from shakedown.cli.options import Url, apply_all, command_argument, json_option, launch_options
+from shakedown.cli.options import Url, apply_all, command_argument, json_option, server_options
 from shakedown.cli.output import choose_talk
 
 if TYPE_CHECKING:
@@ -82,7 +82,7 @@ target_options = apply_all(
 @click.option(
     "--template-options", type=JsonObject(), metavar="JSON", help='As in {"enable_thinking": false}.'
 )
-@launch_options
+@server_options
 def synth(
     command: tuple[str, ...],
     as_json: bool,

@@ -13,7 +13,7 @@ import click
 from shakedown.cli.draft import target_options
 from shakedown.cli.draft_checks import draft
 from shakedown.cli.finish import finish
-from shakedown.cli.options import Url, command_argument, launch_options
+from shakedown.cli.options import Url, command_argument, server_options
 from shakedown.cli.output import choose_talk
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ __all__ = ["draft"]  # the group, with this command in it
     help="TOML: what differs from the defaults, which fit the target's size.",
 )
 @click.option("--out", type=click.Path(path_type=Path, file_okay=False), required=True, help="Folder.")
-@launch_options
+@server_options
 def build(
     command: tuple[str, ...],
     as_json: bool,

@@ -100,19 +100,29 @@ machine_options = apply_all(
     click.option("--host", metavar="USER@BOX", help="Do it on another machine, by your own ssh."),
     click.option("--via", metavar="WORDS", help="Or by words that give a shell there: 'docker exec -i C'."),
 )
-launch_options = apply_all(
-    engine_option,
-    machine_options,
-    click.option("--port", type=click.IntRange(1, 65535), help="Port it will listen on, where unclear."),
-    click.option("--ready-url", type=Url(), help="Any server: it is ready when this URL answers 2xx."),
-    click.option(
-        "--ready-log", type=Expression(), help="Any server: it is ready when a line matches this expression."
-    ),
-    click.option("--deadline", type=Duration(), help="End it after this long: 90s, 10m, 2h."),
-    click.option("--dry-run", is_flag=True, help="Print what would be started and signalled; start nothing."),
-    ledger_option,
-    json_option,
-)
+
+
+def launching(deadline_help: str) -> Callable[[F], F]:
+    """How a launch is told apart, reached and ended."""
+    return apply_all(
+        engine_option,
+        machine_options,
+        click.option("--port", type=click.IntRange(1, 65535), help="Port it will listen on, where unclear."),
+        click.option("--ready-url", type=Url(), help="Any server: it is ready when this URL answers 2xx."),
+        click.option(
+            "--ready-log",
+            type=Expression(),
+            help="Any server: ready when a line matches this expression.",
+        ),
+        click.option("--deadline", type=Duration(), help=deadline_help),
+        click.option("--dry-run", is_flag=True, help="Print what it would start and signal; start nothing."),
+        ledger_option,
+        json_option,
+    )
+
+
+launch_options = launching("End it after this long: 90s, 10m, 2h.")
+server_options = launching("Give its server this long to start: 90s, 10m, 2h.")
 expect_option = click.option(
     "--expect",
     type=Stated(),

@@ -5,7 +5,6 @@ It never guesses: a drafter whose arithmetic differs from ours is refused with w
 
 from __future__ import annotations
 
-import json
 import pickle
 from collections.abc import Mapping
 from pathlib import Path
@@ -17,6 +16,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from shakedown.drafter.architecture import AUX_STATES, Drafter, DrafterConfig
+from shakedown.drafter.configuration import read_config
 from shakedown.drafter.rotary import Rope
 from shakedown.drafter.vocabulary import DraftVocabulary
 from shakedown.engines.lint import DrafterFacts, LayerRule
@@ -44,7 +44,7 @@ def load_drafter(
     facts are needed for a foreign directory only: ours records them. Raises UsageError for a drafter that
     is not of our kind, DataProblem for tensors that are missing, too many or misshapen.
     """
-    config = read_config(folder)
+    config = read_config(folder, "give the folder of an EAGLE-3 drafter")
     refuse_other_arithmetic(config, folder)
     tensors = {placed(name): tensor for name, tensor in read_weights(folder).items()}
     ours = drafter_config(config, folder, target_layers, target_architecture)
@@ -55,21 +55,6 @@ def load_drafter(
     if "embed_tokens.weight" in tensors:
         drafter.attach_embedding(tensors["embed_tokens.weight"].float())
     return ours, drafter, read_map(tensors, ours, folder)
-
-
-def read_config(folder: Path) -> dict[str, Any]:
-    file = folder / "config.json"
-    try:
-        config = json.loads(file.read_text())
-    except OSError as problem:
-        raise UsageError(
-            f"{file} cannot be read: {problem.strerror}", "give the folder of an EAGLE-3 drafter"
-        ) from None
-    except ValueError as problem:
-        raise UsageError(f"{file} is not JSON: {problem}") from None
-    if not isinstance(config, dict):
-        raise UsageError(f"{file} is not a JSON object")
-    return config
 
 
 def refuse_other_arithmetic(config: Mapping[str, Any], folder: Path) -> None:

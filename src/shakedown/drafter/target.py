@@ -5,7 +5,6 @@ It never loads a layer, and never guesses at a config that changes what these th
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +12,7 @@ from typing import Any
 
 import torch
 
+from shakedown.drafter.configuration import read_config
 from shakedown.drafter.layout import Layout, find_layout
 from shakedown.drafter.manifest import TargetFacts
 from shakedown.drafter.weights import Weights
@@ -89,7 +89,7 @@ class Target:
 
 def read_target(path: Path) -> Target:
     """Raises UsageError where the folder is no target that we understand, saying what is missing."""
-    config = read_config(path)
+    config = read_config(path, "--target is the folder of a model's checkpoint")
     text = config.get("text_config") or config
     layers = wanted(text, "num_hidden_layers", path)
     heads = wanted(text, "num_attention_heads", path)
@@ -117,21 +117,6 @@ def read_target(path: Path) -> Target:
     )
     refuse_other_shapes(target)
     return target
-
-
-def read_config(path: Path) -> dict[str, Any]:
-    file = path / "config.json"
-    try:
-        config = json.loads(file.read_text())
-    except OSError as problem:
-        raise UsageError(
-            f"{file} cannot be read: {problem.strerror}", "--target is the folder of a model's checkpoint"
-        ) from None
-    except ValueError as problem:
-        raise UsageError(f"{file} is not JSON: {problem}") from None
-    if not isinstance(config, dict):
-        raise UsageError(f"{file} is not a JSON object")
-    return config
 
 
 def wanted(text: Mapping[str, Any], key: str, path: Path) -> Any:

@@ -5,7 +5,9 @@ It never trains by itself, and ends what it started when it is interrupted.
 
 from __future__ import annotations
 
+import ctypes
 import json
+import signal
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -16,13 +18,17 @@ from shakedown.drafter.plan import TrainPlan
 from shakedown.errors import DataProblem, EnvironmentProblem
 from shakedown.jobs.result import ExitCode, JobResult
 
+PR_SET_PDEATHSIG = 1
+_LIBC = ctypes.CDLL(None)
 GRACE_S = 30.0  # torchrun hands TERM on and waits for its processes itself
 
 
 def train_in_crew(target: str, states: Path, out: Path, plan: TrainPlan, processes: int) -> JobResult:
     """Raises DataProblem with what the processes said, EnvironmentProblem where they said nothing."""
     argv = command(target, states, out, plan, processes)
-    with subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True) as process:
+    with subprocess.Popen(
+        argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True, preexec_fn=end_with_parent
+    ) as process:
         try:
             said, _ = process.communicate()
         except BaseException:
@@ -30,6 +36,11 @@ def train_in_crew(target: str, states: Path, out: Path, plan: TrainPlan, process
             process.wait(GRACE_S)
             raise
     return read_result(said, process.returncode, processes)
+
+
+def end_with_parent() -> None:
+    """In the child: TERM from the kernel when we are killed, which torchrun hands on to its processes."""
+    _LIBC.prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
 
 
 def command(target: str, states: Path, out: Path, plan: TrainPlan, processes: int) -> list[str]:
