@@ -76,10 +76,10 @@ def questions(texts: Sequence[Sequence[int]]) -> list[Answered]:
     ]
 
 
-def learn_by_heart(folder: Path) -> Lesson:
+def untaught(folder: Path, save: Callable[[Path], None] = save_llama) -> Lesson:
     """Texts that nobody could guess: only states, which have seen all of a text, tell what follows."""
     torch.set_num_threads(1)
-    save_llama(folder)
+    save(folder)
     target = read_target(folder)
     chance = torch.Generator().manual_seed(3)
     known = torch.randperm(VOCABULARY, generator=chance)[:DRAFTED].sort().values
@@ -107,7 +107,13 @@ def learn_by_heart(folder: Path) -> Lesson:
     reference = ReferenceDrafter(
         target=target, config=config, drafter=drafter, vocabulary=vocabulary, device="cpu"
     )
-    documents = reference.states(requests_of(questions(texts)))
+    return Lesson(reference=reference, texts=texts, ladders=ladders_of(reference, texts))
+
+
+def learn_by_heart(folder: Path) -> Lesson:
+    lesson = untaught(folder)
+    drafter, vocabulary = lesson.reference.drafter, lesson.reference.vocabulary
+    documents = lesson.reference.states(requests_of(questions(lesson.texts)))
     # The teacher says what the text says: its last state is the head's row of the token that follows.
     head = torch.nn.functional.one_hot(torch.arange(VOCABULARY), VOCABULARY).float() * 12
     taught = [
@@ -121,11 +127,11 @@ def learn_by_heart(folder: Path) -> Lesson:
     optimiser = torch.optim.AdamW(drafter.parameters(), lr=8e-3)
     for _ in range(STEPS):
         optimiser.zero_grad()
-        lesson = learn(drafter, pack, teacher, steps=DRAFTS, decay=1.0, rows=rows)
-        lesson.total.backward()
+        found = learn(drafter, pack, teacher, steps=DRAFTS, decay=1.0, rows=rows)
+        found.total.backward()
         torch.nn.utils.clip_grad_norm_(drafter.parameters(), 1.0)
         optimiser.step()
-    return Lesson(reference=reference, texts=texts, ladders=ladders_of(reference, texts))
+    return lesson
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,7 +12,17 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from drafting_engine import DRAFTS, PROMPT, Engine, Lesson, learn_by_heart, questions, right_states
+from drafter_targets import save_deepseek
+from drafting_engine import (
+    DRAFTS,
+    PROMPT,
+    Engine,
+    Lesson,
+    learn_by_heart,
+    questions,
+    right_states,
+    untaught,
+)
 
 from shakedown.acceptance.expect import expect
 from shakedown.acceptance.statistics import Interval
@@ -25,6 +35,9 @@ from shakedown.errors import UsageError
 from shakedown.jobs.accept_expect import ReferenceDrafter, expect_drafter, requests_of
 from shakedown.jobs.accept_measure import Plan
 from shakedown.jobs.accept_states import judge_states
+
+
+pytestmark = pytest.mark.slow  # the drafter learns for some seconds
 
 
 class Quiet:
@@ -238,3 +251,20 @@ def test_a_drafter_of_other_layers_has_no_reference_and_is_not_judged_by_a_wrong
     export_drafter(tmp_path / "d", config, lesson.reference.drafter.state_dict(), d2t, engines=())
     with pytest.raises(UsageError, match=r"reads the inputs of layers \[1, 4, 6\]"):
         ReferenceDrafter.load(tmp_path / "d", lesson.reference.target.path)
+
+
+def test_states_of_latent_attention_and_experts_are_told_apart_in_decode(tmp_path):
+    """A small random DeepSeek-V3 with a drafter that knows nothing: its states are judged all the same."""
+    threads = torch.get_num_threads()
+    lesson = untaught(tmp_path / "target", save_deepseek)
+    healthy = judged(Engine(lesson=lesson))
+    assert set(healthy.faults.values()) == {"same"}
+
+    def one_off_in_decode(ladder: Ladder) -> torch.Tensor:
+        right, wrong = right_states(ladder), shifted(+1)(ladder)
+        return torch.cat([right[:, :PROMPT], wrong[:, PROMPT:]], dim=1)
+
+    found = judged(Engine(lesson=lesson, hands_over=one_off_in_decode))
+    assert found.faults == {"prefill": "same", "verification": "layer_shift"}
+    assert found.finding.blame is Blame.CAPTURE
+    torch.set_num_threads(threads)
