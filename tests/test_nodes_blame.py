@@ -7,10 +7,11 @@ from hypothesis import strategies as st
 
 from shakedown.core import Experiment, Factor, FactorKind, Judgement, Phase, Purpose, Suspect, Verdict, Wait
 from shakedown.nodes import JointFactors, Node
-from shakedown.nodes.blame import Kind, View, blame, is_over, waiting_in_vain
+from shakedown.nodes.blame import blame, is_over, waiting_in_vain
 from shakedown.nodes.clocks import Offset, compare, is_before
 from shakedown.nodes.network import Network, Reached, odd_settings, right_setting
 from shakedown.nodes.telling import judge
+from shakedown.nodes.views import Kind, View
 from shakedown.watch import State
 
 NAMES = ("alpha", "beta", "gamma", "delta")

@@ -5,13 +5,14 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 from two_nodes import PROGRAM, TwoNodes, launch_file, two_nodes
 
-from shakedown.core import Judgement, Launch, Verdict, Wait
+from shakedown.core import Judgement, Launch, Run, Verdict, Wait
 from shakedown.engines import engine_named
 from shakedown.host.namespaced import NamespacedHost
 from shakedown.nodes import Crew, Station, read_nodes, run_nodes
@@ -37,7 +38,12 @@ def pids_in(nodes: TwoNodes) -> set[int]:
 
 
 def judged(
-    nodes: TwoNodes, port: int, folder: Path, *env: dict[str, str], limits: Limits = HURRIED
+    nodes: TwoNodes,
+    port: int,
+    folder: Path,
+    *env: dict[str, str],
+    host: Callable[[], NamespacedHost] = NamespacedHost,
+    left: bool = False,
 ) -> Judgement:
     """The launch watched by a hurried watch, with nothing asked of its server."""
     file = read_nodes(launch_file(nodes, port, env=env or ({}, {})), "two.yaml")
@@ -45,13 +51,13 @@ def judged(
     stations = tuple(
         Station(
             node=node,
-            host=NamespacedHost(),
+            host=host(),
             launch=Launch(argv=node.argv, env={**os.environ, **dict(node.env)}, cwd=folder),
             engine=engine,
             env=dict(node.env),
             own_network=True,
             inside=("ip", "netns", "exec", node.name, sys.executable, "-"),
-            limits=limits,
+            limits=HURRIED,
         )
         for node in file.nodes
     )
@@ -60,7 +66,7 @@ def judged(
     result = run_nodes(Crew(stations=stations), subject, folder / "run", lambda seen: None)
     assert result.ending is not None
     assert not result.ending.left
-    assert not pids_in(nodes)
+    assert left or not pids_in(nodes)
     return result.judgement
 
 
@@ -166,3 +172,38 @@ def test_what_cannot_be_launched_together_is_refused_with_its_node(shakedown, po
     assert "no --keep" in shakedown("run", "--launch", str(file), "--keep").document["error"]
     said = shakedown("run", "--launch", str(file), "--host", "box")
     assert "each node of the file" in said.document["error"]
+
+
+def test_a_lost_host_holds_up_nobody_and_is_left_to_its_supervisor(nodes, port, tmp_path, monkeypatch):
+    """Two minutes of silence are two seconds here."""
+    monkeypatch.setattr("shakedown.nodes.views.UNREACHABLE_S", 2.0)
+    monkeypatch.setattr("shakedown.nodes.blame.UNREACHABLE_S", 2.0)
+    monkeypatch.setattr("shakedown.nodes.crew.LONGEST_STEP_S", 0.5)
+    hosts: list[LosingHost] = []
+
+    def host() -> NamespacedHost:
+        hosts.append(LosingHost())
+        return hosts[-1] if len(hosts) == 2 else NamespacedHost()
+
+    found = judged(nodes, port, tmp_path, {}, {"PAIR_FAULT": "sleep:1"}, host=host, left=True)
+    hosts[1].back.set()
+    assert (found.verdict, found.environment, found.rank) == (Verdict.UNDECIDED, True, 1)
+    hosts[1].end(hosts[1].runs[0], grace_s=0.0)
+    assert not pids_in(nodes)
+
+
+class LosingHost(NamespacedHost):
+    """Its readings come back only once `back` is set, as over a connection that broke."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.back = threading.Event()
+        self.runs: list[Run] = []
+
+    def start(self, launch: Launch, folder: Path, *, detach: bool = False) -> Run:
+        self.runs.append(super().start(launch, folder, detach=detach))
+        return self.runs[-1]
+
+    def read_log(self, run: Run, offset: int) -> tuple[bytes, int]:
+        self.back.wait(60)
+        return super().read_log(run, offset)

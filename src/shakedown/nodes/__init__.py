@@ -4,9 +4,9 @@ Which node is to blame is decided in `blame`, purely; everything that acts is in
 """
 
 from shakedown.nodes.conduct import Crew, run_nodes
-from shakedown.nodes.crew import Station
 from shakedown.nodes.factors import JointFactors
 from shakedown.nodes.file import Node, NodesFile, read_nodes, write_nodes
+from shakedown.nodes.member import Station
 
 __all__ = [
     "Crew",

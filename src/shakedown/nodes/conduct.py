@@ -14,7 +14,8 @@ from pathlib import Path
 
 from shakedown.core import Ending, Judgement, Phase, Verdict
 from shakedown.nodes.blame import blame, is_over, waiting_in_vain
-from shakedown.nodes.crew import AtOnce, Everyone, Member, Station, look_at_networks, together
+from shakedown.nodes.crew import AtOnce, Everyone, look_at_networks, together
+from shakedown.nodes.member import Member, Station
 from shakedown.nodes.telling import judge, judge_served, spans, standing
 from shakedown.trial import Result, Subject
 from shakedown.trial.asking import STEP_S, Asking

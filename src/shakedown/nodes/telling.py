@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from shakedown.core import Evidence, Judgement, PhaseSpan, Verdict
-from shakedown.nodes.blame import Blame, Kind, View
+from shakedown.nodes.views import Blame, Kind, View
 
 WOULD_CHANGE = {
     Kind.NOT_STARTED: "its host, or its program, there",
