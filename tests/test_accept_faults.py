@@ -36,7 +36,6 @@ from shakedown.jobs.accept_expect import ReferenceDrafter, expect_drafter, reque
 from shakedown.jobs.accept_measure import Plan
 from shakedown.jobs.accept_states import judge_states
 
-
 pytestmark = pytest.mark.slow  # the drafter learns for some seconds
 
 
