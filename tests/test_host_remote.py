@@ -22,7 +22,7 @@ from shakedown.core import Gap, Identity, Launch, Missing, ProcessSample, Run
 from shakedown.errors import HostProblem, UsageError
 from shakedown.host import files, foreign
 from shakedown.host.procfs import ShmObject
-from shakedown.host.remote import aliases, client, parcel
+from shakedown.host.remote import aliases, line, parcel
 from shakedown.host.remote.client import RemoteHost
 from shakedown.host.remote.codec import decode, encode
 from shakedown.host.remote.wire import Frame, Wire
@@ -174,8 +174,8 @@ def test_a_lost_line_loses_nothing_and_stops_the_clock(inside, tmp_path):
     folder.mkdir()
     run = host.start(Launch(argv=("sleep", "100"), env=env, cwd=home), folder)
     before = host.clock_s()
-    host._link._process.kill()
-    wait_for(lambda: host._link.lost_s)
+    host._line._link._process.kill()
+    wait_for(lambda: host._line._link.lost_s)
     stood = host.clock_s()
     time.sleep(0.2)
     assert host.clock_s() == stood
@@ -209,7 +209,7 @@ def test_a_run_that_nobody_comes_back_to_is_ended_there(tmp_path):
     run = host.start(launch, folder)
     kept = host.start(launch, tmp_path / "kept")
     host.disarm(kept)
-    host._link.close()
+    host._line._link.close()
     wait_for(lambda: foreign.find(run.leader.pid) is None)
     assert foreign.find(kept.leader.pid) is not None
     assert host.exit_of(run) is not None
@@ -219,7 +219,7 @@ def test_a_run_that_nobody_comes_back_to_is_ended_there(tmp_path):
 
 
 def test_a_line_that_is_not_regained_is_told_and_the_run_is_ended_by_its_supervisor(tmp_path, monkeypatch):
-    monkeypatch.setattr(client, "LAST_WORDS_S", 0.5)
+    monkeypatch.setattr(line, "LAST_WORDS_S", 0.5)
     words = by_way_of(container(tmp_path / "box"))
     host = RemoteHost(words, "box", say=lambda text: None, keeps={}, patience_s=1.0)
     env, home = host.surroundings()
@@ -228,7 +228,7 @@ def test_a_line_that_is_not_regained_is_told_and_the_run_is_ended_by_its_supervi
     run = host.start(Launch(argv=("sleep", "100"), env=env, cwd=home), folder)
     program = Path(words[0])
     program.rename(program.with_suffix(".away"))
-    host._link._process.kill()
+    host._line._link._process.kill()
     with pytest.raises(HostProblem, match="lost and not regained") as told:
         host.processes(run)
     assert any("1 s after the loss" in hint for hint in told.value.hints)
@@ -337,7 +337,7 @@ def test_a_full_disk_there_is_told(small_disk, inside, tmp_path):
     with pytest.raises(HostProblem, match="No space left on device"):
         host.start(Launch(argv=("sleep", "9"), env=env, cwd=home), tmp_path / "run")
     (small_disk / "big").unlink()
-    host.call("take_away", host._base, "run")
+    host.call("take_away", host._line.base, "run")
 
 
 def test_a_log_is_read_on_where_it_was_when_the_line_broke(inside, tmp_path):
@@ -354,12 +354,12 @@ def test_a_log_is_read_on_where_it_was_when_the_line_broke(inside, tmp_path):
         attached = host.attach_to(found.identity, folder, log=host.ask(foreign.log_of, server.pid))
         seen, offset = attached.tail, 0
         for _ in range(3):
-            wait_for(lambda: host._link.lost_s is None)
+            wait_for(lambda: host._line._link.lost_s is None)
             for _ in range(5):
                 data, offset = attached.read_log(attached.run, offset)
                 seen += data
                 time.sleep(0.05)
-            host._link._process.kill()
+            host._line._link._process.kill()
         while b"line 199\n" not in seen:
             data, offset = attached.read_log(attached.run, offset)
             seen += data

@@ -56,7 +56,7 @@ class FarAttached:
         self.names.append(f"{folder.name}-{len(self.names) + 1}")
         attached = (self._base, self._root, self.names[-1], self._log, self._settled)
         there: Run
-        there, tail, self._settled = self._call("attach_to", *attached)
+        there, tail, self._settled, self._log = self._call("attach_to", *attached)
         self._there, self.tail = there, self.tail or tail
         self._home.add(tail, 0, len(tail))
         return replace(there, folder=folder, started_s=self._host.clock_s())

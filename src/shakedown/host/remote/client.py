@@ -1,13 +1,11 @@
-"""Another machine as a `Machine`: every call goes to our agent there, and comes back over a lost connection.
+"""Another machine as a `Machine`: every call goes to our agent there.
 
-It never takes a lost connection for news of the launch: its clock stands still while nothing can be seen.
+It knows nothing of how the connection is made and kept: `line` does.
 """
 
 from __future__ import annotations
 
 import os
-import threading
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -27,11 +25,12 @@ from shakedown.core import (
     Run,
     StackDump,
 )
-from shakedown.errors import EnvironmentProblem, HostProblem
+from shakedown.errors import HostProblem
 from shakedown.host import stacks
 from shakedown.host.machine import FOLDER_FACT, Here
 from shakedown.host.remote.attached import FarAttached
-from shakedown.host.remote.link import Link, Lost, TooLate
+from shakedown.host.remote.line import QUICK_S, Line
+from shakedown.host.remote.link import TooLate
 from shakedown.host.remote.logs import HomeLog
 from shakedown.host.remote.tunnel import Tunnels
 
@@ -39,10 +38,7 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 PATIENCE_S = 600.0  # how long a run goes on over there without us; as long we try to come back
-QUICK_S = 45.0  # a reading; a GPU driver may take 13 s until it is given up there
 ENDING_S = 90.0  # beyond the grace: the ladder's own limits and a full disk
-FIRST_WAIT_S, LONGEST_WAIT_S = 0.2, 15.0  # between attempts to connect anew
-LAST_WORDS_S = 20.0  # to come back for a clean-up after we gave up once
 
 
 class RemoteHost(Here):
@@ -63,132 +59,42 @@ class RemoteHost(Here):
         patience_s: float = PATIENCE_S,
     ) -> None:
         self.name = title
-        self._words, self._say, self._keeps = tuple(words), say, dict(keeps)
-        self._patience_s = patience_s
-        self._base, self._base_stands = base, False
-        self._link: Link | None = None
-        self._linking = threading.RLock()
-        self._told: dict[str, Any] = {}  # what the agent said of its machine
-        self._ahead_s = 0.0  # its clock minus ours
-        self._unseen_s = 0.0
-        self._gaps: list[Gap] = []
-        self._gave_up = self._closed = False
-        self._hurry = threading.Event()
+        self._keeps = dict(keeps)
+        self._base_stands = False
         self._logs: dict[Path, HomeLog] = {}
-        self._tunnels = Tunnels(self._linked)
         self._spy_lent = False
         self._attached: list[FarAttached] = []
-        self._linked()
-
-    # --- the connection ----------------------------------------------------------------------------------
+        self._line = Line(words, title, say=say, patience_s=patience_s)
+        self._line.base = base
+        self._line.linked()
+        self._tunnels = Tunnels(self._line.linked)
 
     def call(self, name: str, *arguments: Any, deadline_s: float = QUICK_S) -> Any:
-        """Asked again after a lost connection: everything here may be done twice, and is then done once.
-
-        Raises HostProblem where there is no answer in time, or no connection within the patience.
-        """
+        """Raises HostProblem where there is no answer in time, or no connection within the patience."""
         try:
-            return self._ask(name, *arguments, deadline_s=deadline_s)
+            return self._line.call(name, *arguments, deadline_s=deadline_s)
         except TooLate:
             raise HostProblem(f"{self.name} did not answer `{name}` within {deadline_s:.0f} s") from None
 
-    def _ask(self, name: str, *arguments: Any, deadline_s: float) -> Any:
-        while True:
-            try:
-                return self._linked().call(name, *arguments, deadline_s=deadline_s)
-            except Lost:
-                continue
-            except KeyboardInterrupt:  # what follows is a clean-up, for which nobody waits ten minutes
-                self._hurry.set()
-                raise
-
-    def _linked(self) -> Link:
-        with self._linking:
-            if self._closed:
-                raise HostProblem(f"the connection to {self.name} was closed")
-            if self._link is None:
-                self._link = self._open()
-            elif self._link.lost_s is not None:
-                self._link = self._regain(self._link, self._link.lost_s)
-            return self._link
-
-    def _open(self) -> Link:
-        link = Link.open(self._words, os.environ.get("SHAKEDOWN_FAR_PYTHON") or "python3")
-        try:
-            asked = time.monotonic()
-            told = link.call("hello", self._base, self._patience_s, deadline_s=QUICK_S)
-        except (Lost, TooLate):
-            link.close()
-            raise HostProblem(f"the connection to {self.name} broke while it was made") from None
-        except BaseException:
-            link.close()
-            raise
-        if self._told.get("boot_id") != told["boot_id"]:  # else its clock has gone on as ours has
-            self._ahead_s = told["now_s"] - (asked + time.monotonic()) / 2
-        self._told = told
-        return link
-
-    def _regain(self, link: Link, lost_s: float) -> Link:
-        """Connects again and again, at longer and longer intervals, for as long as the run goes on alone."""
-        link.close()
-        self._say(f"the connection to {self.name} is lost; what runs there goes on, trying again")
-        wait_s = FIRST_WAIT_S
-        until = time.monotonic() + (LAST_WORDS_S if self._gave_up else self._patience_s)
-        while True:
-            if self._hurry.is_set():
-                until = min(until, time.monotonic() + LAST_WORDS_S)
-                self._hurry.clear()
-            try:
-                again = self._open()
-                break
-            except EnvironmentProblem as problem:
-                if time.monotonic() + wait_s > until:
-                    self._gave_up = True
-                    raise HostProblem(
-                        f"the connection to {self.name} was lost and not regained: {problem.message}",
-                        f"its supervisor ends what runs there {self._patience_s:.0f} s after the loss, "
-                        "unless it was detached or kept",
-                        *problem.hints,
-                    ) from problem
-            self._hurry.wait(wait_s)
-            wait_s = min(2 * wait_s, LONGEST_WAIT_S)
-        self._gave_up = False
-        seconds = time.monotonic() - lost_s
-        self._gaps.append(Gap(at_s=lost_s + self._ahead_s - self._unseen_s, seconds=seconds))
-        self._unseen_s += seconds
-        self._say(f"connected to {self.name} again after {seconds:.1f} s, which count for nothing")
-        return again
-
     def close(self) -> None:
         """Leaves nothing over there that was only for this connection."""
-        self._gave_up = True  # nobody waits long for a line to tidy up over
+        self._line.hurry()
         try:
-            if self._base is not None:
+            if (base := self._line.base) is not None:
                 for name in (*(name for each in self._attached for name in each.names), ""):
-                    self.call("take_away", self._base, name)
+                    self.call("take_away", base, name)
         except HostProblem:
             pass  # the machine clears its temporary folder itself one day
-        with self._linking:
-            self._closed = True
-            self._tunnels.close()
-            if self._link is not None:
-                self._link.close()
+        self._tunnels.close()
+        self._line.close()
 
     # --- what a machine is asked ---------------------------------------------------------------------------
 
     def clock_s(self) -> float:
-        """The clock over there, less the time in which nobody could see it."""
-        link = self._link
-        now = time.monotonic() if link is None or link.lost_s is None else link.lost_s
-        return now + self._ahead_s - self._unseen_s
+        return self._line.clock_s()
 
     def gaps(self) -> tuple[Gap, ...]:
-        """Also the one that has begun just now."""
-        link = self._link
-        if link is None or link.lost_s is None:
-            return tuple(self._gaps)
-        begun = Gap(at_s=self.clock_s(), seconds=time.monotonic() - link.lost_s)
-        return (*self._gaps, begun)
+        return self._line.gaps()
 
     def ask(self, question: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         answer: T = self.call(
@@ -202,10 +108,10 @@ class RemoteHost(Here):
 
     def facts(self) -> Mapping[str, str]:
         """Known before anything is started there, so that whoever comes later finds it."""
-        return {"host": str(self._told["node"]), **self._keeps, FOLDER_FACT: str(self._folder())}
+        return {"host": str(self._line.told["node"]), **self._keeps, FOLDER_FACT: str(self._folder())}
 
     def python(self) -> str:
-        return str(self._told["python"])
+        return str(self._line.told["python"])
 
     def place(self, folder: Path) -> Path:
         return self._folder() / folder.name
@@ -230,9 +136,11 @@ class RemoteHost(Here):
         return self._home(run, folder)
 
     def attach_run(self, folder: Path, *, patience_s: float = 0.0) -> Run:
-        if self._base is None:
+        if self._line.base is None:
             raise HostProblem(f"no run to be found on {self.name}: none was started there")
-        run = self.call("attach_run", self._base / folder.name, patience_s, deadline_s=QUICK_S + patience_s)
+        run = self.call(
+            "attach_run", self._folder() / folder.name, patience_s, deadline_s=QUICK_S + patience_s
+        )
         return self._home(run, folder)
 
     def processes(self, run: Run) -> tuple[ProcessSample, ...] | Missing:
@@ -275,8 +183,8 @@ class RemoteHost(Here):
             if not data:
                 break
             log.add(data, log.offset, after)
-        if not ending.left and self._base is not None:
-            self.call("take_away", self._base, run.folder.name)
+        if not ending.left:
+            self.call("take_away", self._folder(), run.folder.name)
         return ending
 
     def disarm(self, run: Run) -> None:
@@ -296,33 +204,29 @@ class RemoteHost(Here):
         )
         return done
 
-    def signal(self, process: Identity, number: int) -> None:
-        self.call("signal", process, number)
-
     # --- inside -------------------------------------------------------------------------------------------
 
     def _reading(self, name: str, *arguments: Any) -> Any:
         """A failed reading is a value; a lost connection is not."""
         try:
-            return self._ask(name, *arguments, deadline_s=QUICK_S)
+            return self._line.call(name, *arguments)
         except TooLate:
             return Missing(what=name, why=f"{self.name} did not answer within {QUICK_S:.0f} s")
 
     def _folder(self) -> Path:
         """For all of ours over there, made once."""
-        if self._base is None or not self._base_stands:
-            self._base = self.call("make_base", self._base)
+        if self._line.base is None or not self._base_stands:
+            self._line.base = self.call("make_base", self._line.base)
             self._base_stands = True
-        assert self._base is not None
-        return self._base
+        assert self._line.base is not None
+        return self._line.base
 
     def _there(self, run: Run) -> Run:
-        assert self._base is not None, "a run without a folder over there"
-        return replace(run, folder=self._base / run.folder.name)
+        return replace(run, folder=self._folder() / run.folder.name)
 
     def _home(self, run: Run, folder: Path) -> Run:
         """Its start on our clock, which has stood still now and then."""
-        return replace(run, folder=folder, started_s=run.started_s - self._unseen_s)
+        return replace(run, folder=folder, started_s=run.started_s - self._line.unseen_s)
 
     def _log(self, folder: Path) -> HomeLog:
         if folder not in self._logs:
@@ -332,7 +236,7 @@ class RemoteHost(Here):
     def _lend_spy(self) -> bool:
         """Sends our own py-spy, which is one file, where the machine is of the same kind."""
         own = stacks.find_spy()
-        if self._spy_lent or own is None or os.uname().machine != self._told["machine"]:
+        if self._spy_lent or own is None or os.uname().machine != self._line.told["machine"]:
             return False
         self._spy_lent = True
         self.call("lend_spy", self._folder(), Path(own).read_bytes(), deadline_s=ENDING_S)
