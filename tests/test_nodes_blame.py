@@ -84,6 +84,18 @@ def test_a_setting_that_does_not_fit_is_named():
     assert blamed(hung(0), hung(1, odd=("GLOO_SOCKET_IFNAME=eth9",))) == ("beta", Kind.SILENT)
 
 
+def test_a_launch_has_died_also_where_the_node_to_blame_says_nothing():
+    views = [
+        died(0, "Gloo connectFullMesh failed: Connection refused"),
+        view(1, odd=("GLOO_SOCKET_IFNAME=lo, x",)),
+    ]
+    judgement = judge(blame(views), views, 20.0)
+    assert (judgement.verdict, judgement.node) == (Verdict.CRASHED, "beta")
+    assert judgement.fingerprint == "beta: GLOO_SOCKET_IFNAME=lo"
+    assert judgement.cause.endswith("node alpha (rank 0): Gloo connectFullMesh failed: Connection refused")
+    assert judgement.suspect.name == "alpha: worker"
+
+
 def no_way(peer: str) -> Network:
     return Network(
         interfaces={}, reached=(Reached(peer=peer, address="10.0.0.9", port=1, problem="no answer"),)

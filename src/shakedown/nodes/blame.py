@@ -95,7 +95,12 @@ def _odd(views: Sequence[View]) -> Blame | None:
         return None
     first = odd[0]
     rest = f"; {first.judgement.cause}" if first.judgement else ""
-    return Blame(kind=_kind(first), view=first, why=f"has {' and '.join(first.odd)}{rest}")
+    return Blame(
+        kind=_kind(first),
+        view=first,
+        why=f"has {' and '.join(first.odd)}{rest}",
+        fingerprint="; ".join(setting.partition(",")[0] for setting in first.odd),
+    )
 
 
 def _kind(view: View) -> Kind:

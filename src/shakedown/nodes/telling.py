@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from shakedown.core import Evidence, Judgement, PhaseSpan, Verdict
+from shakedown.core import Evidence, Judgement, PhaseSpan, Suspect, Verdict
 from shakedown.nodes.views import Blame, Kind, View
 
 WOULD_CHANGE = {
@@ -22,21 +22,18 @@ WOULD_CHANGE = {
 def judge(blame: Blame, views: Sequence[View], now_s: float) -> Judgement:
     """Of a launch that has failed. What the nodes showed goes with it, the blamed one's first."""
     view = blame.view
-    own = view.judgement if view else next((it.judgement for it in views if it.judgement), None)
+    shown = view if view and view.judgement else _another(views)
+    own = shown.judgement if shown else None
     verdict = _verdict(blame, own)
-    title = view.node.title if view else f"{len(views)} nodes"
-    fingerprint = _fingerprint(blame, own)
     base = own or Judgement(verdict=verdict, phase=view.phase if view else views[0].phase)
     return replace(
         base,
         verdict=verdict,
         wait=base.wait if verdict is Verdict.HUNG else None,
         phase=view.phase if view else min((it.phase for it in views), key=lambda phase: phase.order),
-        cause=f"{title} {blame.why}" if view else f"{title}: {blame.why}; {own.cause if own else ''}",
-        fingerprint=fingerprint,
-        suspect=replace(base.suspect, name=f"{view.node.name}: {base.suspect.name}")
-        if view and base.suspect
-        else base.suspect,
+        cause=_cause(blame, shown, len(views)),
+        fingerprint=_fingerprint(blame, own),
+        suspect=_suspect(shown),
         phases=spans(views),
         evidence=(*standing(views, now_s), *evidence(views, first=view)),
         would_change=WOULD_CHANGE.get(blame.kind) or base.would_change,
@@ -44,6 +41,24 @@ def judge(blame: Blame, views: Sequence[View], now_s: float) -> Judgement:
         node=view.node.name if view else "",
         rank=view.node.rank if view else None,
     )
+
+
+def _another(views: Sequence[View]) -> View | None:
+    """Where the node to blame shows nothing itself: one that died of it, else one that hangs of it."""
+    failed = [it for it in views if it.judgement and not it.judgement.serves]
+    return min(failed, key=lambda it: it.verdict is not Verdict.CRASHED, default=None)
+
+
+def _cause(blame: Blame, shown: View | None, count: int) -> str:
+    said = f"{blame.view.node.title if blame.view else f'{count} nodes:'} {blame.why}"
+    if shown is None or shown is blame.view or shown.judgement is None:
+        return said
+    return f"{said}; {shown.node.title}: {shown.judgement.cause}"
+
+
+def _suspect(shown: View | None) -> Suspect | None:
+    found = shown.judgement.suspect if shown and shown.judgement else None
+    return replace(found, name=f"{shown.node.name}: {found.name}") if shown and found else None
 
 
 def _verdict(blame: Blame, own: Judgement | None) -> Verdict:
@@ -55,8 +70,8 @@ def _verdict(blame: Blame, own: Judgement | None) -> Verdict:
 def _fingerprint(blame: Blame, own: Judgement | None) -> str:
     """Two failures are one where the same node fails in the same way."""
     where = blame.view.node.name if blame.view else "all nodes"
-    how = own.fingerprint if own and blame.kind in (Kind.DEAD, Kind.SILENT, Kind.NOBODY) else blame.kind.value
-    return f"{where}: {how}"
+    shown = own.fingerprint if own and blame.kind in (Kind.DEAD, Kind.SILENT, Kind.NOBODY) else ""
+    return f"{where}: {blame.fingerprint or shown or blame.kind.value}"
 
 
 def judge_served(answer: Judgement, views: Sequence[View], now_s: float) -> Judgement:

@@ -64,8 +64,12 @@ class View:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Blame:
-    """`view` None: nobody more than the others. `why` completes "node beta (rank 1) …"."""
+    """`view` None: nobody more than the others. `why` completes "node beta (rank 1) …".
+
+    `fingerprint` "": that of what the node itself showed.
+    """
 
     kind: Kind
     view: View | None
     why: str
+    fingerprint: str = ""
