@@ -24,7 +24,7 @@ Bools = NDArray[np.bool_]
 BASE, ONE, TWO, THREE, APART = 0.20, 0.52, 0.17, 0.05, 0.06
 RATES = (0.99, 0.9, 0.8, 0.7, 0.6, 0.5, 0.4, 0.3, 0.2, 0.1)
 # Clues are followed, ignored or turned round: a stack often names what waits, not what is waited for.
-FOLLOWED, IGNORED, TURNED = 0.7, 0.15, 0.15
+FOLLOWED, IGNORED, TURNED = 0.65, 0.1, 0.25
 DOUBT = 0.01  # prior probability that no hypothesis holds
 MOST_FOR_THREES = 40  # beyond, sets of three are drawn from the likeliest 40 only: 9,880 of them
 

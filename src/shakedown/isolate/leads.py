@@ -84,19 +84,24 @@ def wanted(leads: Sequence[Lead], evidence: Evidence) -> list[Wanted]:
     ]
 
 
-def control(rate: float, evidence: Evidence) -> Names | None:
-    """The least set that failed, to be looked at again where a flake rate is only inferred.
+def control(rate: float, evidence: Evidence, *, odd: bool) -> Names | None:
+    """The least set that failed, to be looked at again where a flake rate is only inferred, or where no
+    hypothesis explains what was seen (`odd`).
 
     Passes that seem to contradict failures may be flakes, or a cause no hypothesis holds: a set
     that both failed and served tells, and so does one that fails again and again.
     """
-    if rate >= SUSPECT_RATE:
+    if (rate >= SUSPECT_RATE and not odd) or flaked(evidence):
         return None
-    kept = {reading.kept for reading in evidence.readings if reading.direct}
-    flaked = any(seen.fails and seen.serves for seen in map(evidence.tally, kept))
     least = least_failing(evidence.readings)
     enough = evidence.tally(least).fails > MOST_CONTROLS
-    return None if flaked or enough else least
+    return None if enough else least
+
+
+def flaked(evidence: Evidence) -> bool:
+    """Whether one configuration both failed and served."""
+    kept = {reading.kept for reading in evidence.readings if reading.direct}
+    return any(seen.fails and seen.serves for seen in map(evidence.tally, kept))
 
 
 def least_failing(readings: Sequence[Reading]) -> Names:

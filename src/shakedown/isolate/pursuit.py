@@ -14,13 +14,14 @@ from shakedown.isolate.beliefs import Belief
 from shakedown.isolate.certify import Evidence
 from shakedown.isolate.closure import Names
 from shakedown.isolate.inquiry import Inquiry
-from shakedown.isolate.leads import control, find_leads, least_failing, wanted
+from shakedown.isolate.leads import control, find_leads, flaked, least_failing, wanted
 from shakedown.isolate.plan import propose
 from shakedown.isolate.split import split
 
 # Prior that a failure shows every time. Of 53 recorded failures to start two were intermittent, so 0.95;
-# a hang is the likelier race, and a running server has more of them.
-SURE_CRASH, SURE_STARTING, SURE_SERVING = 0.95, 0.9, 0.6
+# a hang is the likelier race, and a running server has more of them: their stories of fixes taken back
+# are of hangs that showed in one or two starts of three.
+SURE_CRASH, SURE_STARTING, SURE_SERVING = 0.95, 0.8, 0.6
 ENOUGH = 0.95  # posterior at which a cause with a full certificate is claimed
 LITTLE = 0.001  # bits: an experiment that tells less is not worth a launch
 MISFIT = 0.8  # probability that no hypothesis explains what was seen: then plain splitting takes over
@@ -61,13 +62,14 @@ class Pursuit:
         while True:
             evidence = self.inquiry.evidence(self.arena)
             book.rank(dict(zip(belief.names, map(float, belief.blame()), strict=True)))
-            if max(belief.unexplained, belief.misfit) > MISFIT:
-                return self._split(evidence)
-            again = control(belief.rate, evidence)
+            odd = max(belief.unexplained, belief.misfit) > MISFIT
+            again = control(belief.rate, evidence, odd=odd)
             if again is not None:
                 reason = "does it fail every time? the same once more"
                 self.inquiry.look(self.arena, again, self.purpose, reason, again=True)
                 continue
+            if odd:
+                return self._split(evidence)
             leads = find_leads(belief, evidence, self.factors)
             if not leads or self._too_rare(evidence):
                 return None
@@ -91,7 +93,7 @@ class Pursuit:
     def _split(self, evidence: Evidence) -> Answer | None:
         """Plain splitting from the least set known to fail."""
         self.inquiry.belief = None
-        if self.belief.misfit > MISFIT:  # what speaks for a misfit is that it fails every time
+        if self.belief.misfit > MISFIT and not flaked(evidence):  # a misfit is one that fails every time
             self.inquiry.rates = STEADY
         members = split(
             self.arena,
