@@ -11,16 +11,17 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from shakedown.acceptance.identity import Identity, Parting, gap_between, parting_at
-from shakedown.acceptance.pace import Pace, pace_of
+from shakedown.acceptance.identity import Identity
+from shakedown.acceptance.pace import Pace
 from shakedown.acceptance.rounds import Source
 from shakedown.acceptance.verdict import Finding, Shown, judge
 from shakedown.core import Launch
 from shakedown.engines.lint import Level
 from shakedown.errors import EnvironmentProblem
 from shakedown.host.local import LocalHost
+from shakedown.jobs.accept_compare import drift_between, pace_between, partings, texts
 from shakedown.jobs.accept_launches import Contender, contenders
-from shakedown.jobs.accept_measure import Answered, Measurement, Plan, measure_server
+from shakedown.jobs.accept_measure import Measurement, Plan, measure_server
 from shakedown.jobs.accept_questions import Question, read_questions
 from shakedown.jobs.accept_request import AcceptRequest, first_sample, target_folder
 from shakedown.jobs.draft_lint import LintRequest, lint_folder
@@ -30,13 +31,9 @@ from shakedown.jobs.request import LaunchRequest
 from shakedown.jobs.result import JobResult, Talk
 from shakedown.jobs.serving import while_serving
 from shakedown.probe import Target
-from shakedown.probe.generation import top_logprobs
 
 if TYPE_CHECKING:
     from shakedown.jobs.accept_states import StatesSeen
-
-LIKELIEST = 20
-LOGPROBS_S = 60.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,7 +109,7 @@ def run_race(
         measured = measure_all(target, plan, request.concurrency, most, talk)
         own = tuple(partings(target, measured[0], before[0]))
         for found in drafted:
-            compared = len(paired(measured[0], found[0]))
+            compared = len(texts(measured[0], found[0]))
             identities.append(
                 Identity(compared=compared, partings=tuple(partings(target, measured[0], found[0])), own=own)
             )
@@ -225,38 +222,3 @@ def first_shown(
         speed_up=pace.speed_up if pace else None,
         margin=request.margin,
     )
-
-
-def paired(one: Measurement, other: Measurement) -> list[tuple[Answered, Answered]]:
-    """The answers to the same questions."""
-    known = {each.question.text: each for each in other.answers}
-    return [(each, known[each.question.text]) for each in one.answers if each.question.text in known]
-
-
-def partings(target: Target, plain: Measurement, other: Measurement) -> list[Parting]:
-    """Where the answers of another server part from the plain one's, which is asked how likely both were."""
-    found = []
-    for ours, theirs in ((p.generated, o.generated) for p, o in paired(plain, other)):
-        where = parting_at(ours.tokens, theirs.tokens)
-        if where is None:
-            continue
-        context = (*ours.prompt, *ours.tokens[:where])
-        likeliest = top_logprobs(target, context, number=LIKELIEST, deadline_s=LOGPROBS_S)
-        if isinstance(likeliest, str) or not ours.prompt:
-            found.append(Parting(token=where, gap_nats=None))
-            continue
-        gap = gap_between(likeliest, theirs.tokens[where])
-        found.append(Parting(token=where, gap_nats=gap, unlisted=gap is None))
-    return found
-
-
-def pace_between(plain: Measurement, drafted: Measurement) -> Pace | None:
-    pairs = paired(plain, drafted)
-    rates = [each.value for each in drafted.acceptance.unconditional] if drafted.acceptance else []
-    return pace_of([p.effort for p, _ in pairs], [d.effort for _, d in pairs], rates)
-
-
-def drift_between(before: Measurement, after: Measurement) -> float | None:
-    """How much slower a token of the plain server came after than before, as a share."""
-    pace = pace_between(before, after)
-    return pace.round_cost.value - 1 if pace else None
