@@ -21,15 +21,19 @@ from shakedown.redact.pairs import named_arguments
 OWN = "env"  # the source of an alias: the agent's own environment, else a pid
 MARK = "far-secret."
 _ALIAS = re.compile(r"far-secret\.(env|\d+)\.([A-Za-z_]\w*|#\d+)\.")
+_NAME = re.compile(r"[A-Za-z_]\w*")
 _NEEDED = frozenset({"PATH", "HOME", "USER", "LOGNAME", "SHELL", "PWD", "TMPDIR", "LD_LIBRARY_PATH"})
 
 
 def hide_env(env: Mapping[str, str], source: str) -> dict[str, str]:
-    redactor = Redactor.of(env, ())
-    return {
-        name: f"{MARK}{source}.{name}." if _is_secret(name, value, redactor) else value
-        for name, value in env.items()
-    }
+    """A secret under a name that no alias can hold (a function that a shell exported) stays there."""
+    redactor, hidden = Redactor.of(env, ()), {}
+    for name, value in env.items():
+        if not _is_secret(name, value, redactor):
+            hidden[name] = value
+        elif _NAME.fullmatch(name):
+            hidden[name] = f"{MARK}{source}.{name}."
+    return hidden
 
 
 def _is_secret(name: str, value: str, redactor: Redactor) -> bool:
