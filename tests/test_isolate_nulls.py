@@ -78,6 +78,36 @@ def test_a_missed_mark_is_searched_with_the_defaults_on():
     assert named(conclusion) == {frozenset({"f04"})}
 
 
+def slow_together(kept):
+    if "graphs" not in kept:
+        return SLOW
+    return SLOW if {"f04", "--tp 4"} <= kept else SERVES
+
+
+def test_what_makes_the_model_fit_is_blamed_where_the_mark_is_only_missed_with_it():
+    """It stays on the floor of a search for a mark, so the flag alone seemed to be to blame."""
+    fits = [factor("--tp 4", kind=FactorKind.FIT), factor("--quantization x", kind=FactorKind.FIT)]
+    factors = [factor("graphs", kind=FactorKind.DEFAULT), *fits, *factors_of(6)]
+    conclusion = search(factors, Server(slow_together))
+    assert conclusion.ended is Ended.PROVEN
+    assert named(conclusion) == {frozenset({"f04", "--tp 4"})}
+    assert "--tp 4" in conclusion.causes[0].workaround.kept  # the flag goes, the model still fits
+
+
+def test_what_makes_the_model_fit_costs_one_launch_where_it_is_innocent():
+    factors = [factor("graphs", kind=FactorKind.DEFAULT), *factors_of(6)]
+    fits = [factor("--tp 4", kind=FactorKind.FIT), factor("--quantization x", kind=FactorKind.FIT)]
+
+    def rule(kept):
+        return SLOW if "graphs" not in kept or "f04" in kept else SERVES
+
+    without, within = Server(rule), Server(rule)
+    search(factors, without)
+    conclusion = search([*factors, *fits], within)
+    assert named(conclusion) == {frozenset({"f04"})}
+    assert len(within.asked) == len(without.asked) + 1
+
+
 def test_an_off_switch_that_makes_it_slow_is_proven():
     factors = [factor("--enforce-eager", safe=True), *factors_of(6)]
     conclusion = search(factors, Server(planted({"--enforce-eager"}, failure=SLOW)))

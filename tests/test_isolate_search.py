@@ -207,6 +207,54 @@ def test_flaky_causes_are_mostly_found():
     assert right >= 17
 
 
+def test_what_fits_no_hypothesis_is_looked_at_again_before_it_is_split():
+    """A failure that comes and goes looks like a cause of four: the same set once more tells them apart."""
+    looked = 0
+    for seed in range(30):
+        server = Server(planted({"f07"}, failure=CRASH), rate=0.6, chance=random.Random(seed))
+        conclusion = search(factors_of(12), server)
+        again = [step for step in conclusion.steps if step.experiment.reason.startswith("does it fail every")]
+        looked += bool(again)
+        if conclusion.probability is None and conclusion.ended is Ended.PROVEN:
+            assert again  # split: only after that
+    assert looked > 0
+
+
+@given(st.integers(0, 11), st.integers(0, 11))
+def test_a_single_cause_that_needs_another_factor_costs_no_launch_for_what_the_workaround_shows(cause, need):
+    if cause == need:
+        return
+    name, other = f"f{cause:02d}", f"f{need:02d}"
+    server = Server(planted({name}))
+    conclusion = search(factors_of(12, needs={name: {other}}), server)
+    assert named(conclusion) == {frozenset({name})}
+    shown = dict(conclusion.causes[0].certificate)
+    assert shown["one_less_passes"].value
+    assert shown["one_less_passes"].trial_ids == shown["workaround_serves"].trial_ids
+    assert {other} not in [set(e.kept) for e in server.asked if e.purpose is Purpose.ONE_LESS]
+
+
+def test_two_causes_cost_no_more_where_a_launch_that_serves_takes_twice_as_long():
+    """The quicker failure once drew larger sets, which nearly always failed and told nothing."""
+
+    def asked(serving_s: float) -> int:
+        total = 0
+        for first in (0, 9):
+            rule = planted({f"f{first:02d}"}, {f"f{first + 4:02d}"}, failure=CRASH)
+            server = Server(rule)
+
+            def timed(experiment: Experiment, server: Server = server) -> Outcome:
+                outcome = server(experiment)
+                return replace(outcome, seconds=serving_s if outcome.judgement.serves else 60.0)
+
+            conclusion = isolate(factors_of(24), timed, seed=1)
+            assert len(named(conclusion)) == 2
+            total += len(server.asked)
+        return total
+
+    assert asked(120.0) == asked(60.0)
+
+
 @settings(max_examples=25, deadline=None)
 @given(worlds(sizes=(1, 2)), worlds(sizes=(1, 1)))
 def test_a_second_independent_cause_is_found_after_the_first(world, other):

@@ -194,11 +194,13 @@ def remedies(
     return tuple(sorted(unique, key=lambda removed: evidence.shows(arena.removed(removed)) in bad))
 
 
-def _price(arena: Arena, factors: Mapping[str, Factor], name: str) -> tuple[bool, int, str]:
-    """An off-switch costs less than a removal; a removal takes along what needs it."""
+def _price(arena: Arena, factors: Mapping[str, Factor], name: str) -> tuple[bool, bool, int, str]:
+    """An off-switch costs less than a removal, which takes along what needs it; what makes the model fit
+    is dearest."""
     gone = arena.universe - arena.removed(frozenset({name}))
     switch = factors[name].kind in (FactorKind.DEFAULT, FactorKind.BACKEND) or bool(factors[name].add_argv)
-    return (not switch, sum(factors[other].dear for other in gone), name)
+    fits = factors[name].kind is FactorKind.FIT and not factors[name].add_argv
+    return (fits, not switch, sum(factors[other].dear for other in gone), name)
 
 
 def check(evidence: Evidence, found: Sequence[Demand], other_notes: Mapping[str, str]) -> Check:

@@ -9,13 +9,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from shakedown.core import Ended, Factor, Judgement, Oracle, Purpose, Step
+from shakedown.core import Ended, Factor, Judgement, Oracle, Purpose, Step, missed_marks
 from shakedown.errors import BudgetSpent
 from shakedown.isolate.arena import Arena
 from shakedown.isolate.base import NO_LADDER, Ladder, RungFinding
-from shakedown.isolate.certify import Evidence, remedies, spoken
+from shakedown.isolate.certify import Evidence, demands_of, remedies, spoken
 from shakedown.isolate.closure import Dependencies, Names
 from shakedown.isolate.descent import Descent
+from shakedown.isolate.fitting import fits_in, freed, parts_of
 from shakedown.isolate.inquiry import Inquiry
 from shakedown.isolate.judge import Showing
 from shakedown.isolate.notebook import Inconclusive, Notebook, SearchLimits
@@ -121,6 +122,7 @@ class Search:
                 return Ended.NOT_PROVEN
             if not answer.sets:
                 return self._go_down()
+            arena, answer = self._with_fits(arena, answer)
             self._found(arena, answer)
             removed, showing = self._remove(arena, answer.sets)
             if showing is Showing.SERVES:
@@ -155,6 +157,30 @@ class Search:
         answer = pursuit.run()
         self.note = pursuit.note or self.note
         return answer
+
+    def _with_fits(self, arena: Arena, answer: Answer) -> tuple[Arena, Answer]:
+        """A mark is searched for with all that makes the model fit, as without it nothing is as fast. Some
+        of that may be part of the cause: then the cause alone meets the mark without it."""
+        members = answer.sets[0]
+        fits = fits_in(arena, members, self.factors)
+        if len(answer.sets) > 1 or not missed_marks(arena.target.fingerprint) or not fits:
+            return arena, answer
+        believed, self.inquiry.belief = self.inquiry.belief, None  # it knows nothing below the floor
+        open_floor = freed(arena, frozenset(fits))
+
+        def shows(kept: Names) -> Showing:
+            reason = f"{spoken(members)} without {spoken(frozenset(fits) - kept)}, which stayed so far"
+            return self.inquiry.settle(open_floor, kept, Purpose.ONE_LESS, reason)
+
+        parts = parts_of(arena, members, fits, shows)
+        if not parts:
+            self.inquiry.belief = believed
+            return arena, answer
+        arena = freed(arena, parts)
+        whole = self.needs.core(members | parts)
+        for demand in demands_of(arena, whole, self.inquiry.evidence(arena)):
+            self.inquiry.settle(arena, demand.kept, demand.purpose, demand.reason)
+        return arena, replace(answer, sets=(whole,))
 
     def _found(self, arena: Arena, answer: Answer) -> None:
         """Takes the causes down; an earlier one that holds one of them was not minimal, and goes."""
