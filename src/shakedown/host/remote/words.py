@@ -10,8 +10,8 @@ import shlex
 from shakedown.errors import UsageError
 
 # No question can be answered, a dead line is noticed in 15 s, and nothing of the user's configuration that
-# is for a session at the keyboard gets in the way. An OpenSSH of 7.6 knows all of these options. Keys, jump hosts, known hosts, agents and a shared
-# connection (ControlPath) are as configured.
+# is for a session at the keyboard gets in the way. Keys, jump hosts, known hosts, agents and a shared
+# connection (ControlPath) are as configured. An OpenSSH of 7.6 knows all of these options.
 _SSH = (
     "ssh", "-T", "-x",
     "-o", "BatchMode=yes",
