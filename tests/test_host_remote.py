@@ -167,6 +167,25 @@ def test_secrets_of_the_machine_never_cross(tmp_path, port, monkeypatch):
     assert secret.encode() not in crossed
 
 
+def test_the_secrets_of_a_foreign_process_are_lent_to_its_launch_there(inside):
+    host, _, _ = inside
+    secret = "s3cret-value-0123456789"
+    words = [sys.executable, "-c", "import time; time.sleep(60)", "--api-key", secret, f"--hf-token={secret}"]
+    server = subprocess.Popen(words, env={**os.environ, "MY_API_KEY": secret}, start_new_session=True)
+    try:
+        process = wait_for(lambda: (it := host.ask(foreign.find, server.pid)) and it.argv[-1:] != [] and it)
+        assert secret not in str(process.argv) + str(process.env)
+        code = "import os, sys; print([len(w) for w in sys.argv[1:]], len(os.environ['MY_API_KEY']))"
+        argv = (sys.executable, "-c", code, *process.argv[3:])
+        done = host.execute(argv, env=process.env, cwd=Path("/"), deadline_s=20)
+        assert done.stdout.strip() == f"[9, {len(secret)}, {len(words[-1])}] {len(secret)}"
+    finally:
+        server.kill()
+        server.wait()
+    with pytest.raises(HostProblem, match="cannot be read any more"):
+        host.execute(argv, env=process.env, cwd=Path("/"), deadline_s=20)
+
+
 def test_a_lost_line_loses_nothing_and_stops_the_clock(inside, tmp_path):
     host, _, said = inside
     env, home = host.surroundings()
