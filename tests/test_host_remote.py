@@ -312,6 +312,13 @@ def test_a_machine_without_a_python_for_us_is_told(tmp_path, inside, words):
     assert told.value.hints
 
 
+def test_a_python_that_is_not_on_the_path_can_be_named(tmp_path, monkeypatch):
+    monkeypatch.setenv("SHAKEDOWN_FAR_PYTHON", os.path.realpath(sys.executable))
+    host = RemoteHost(by_way_of(container(tmp_path / "box", python="none")), "box", say=print, keeps={})
+    assert host.python() == os.path.realpath(sys.executable)
+    host.close()
+
+
 def test_words_that_lead_nowhere_are_told_with_what_they_said(tmp_path):
     words = by_way_of(container(tmp_path / "box").replace("-i C", "-i D"))
     with pytest.raises(HostProblem, match=r"ended with code 1 .*no such container: D"):
