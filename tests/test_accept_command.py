@@ -50,13 +50,6 @@ def test_a_healthy_server_drafts_as_expected_and_says_the_same(shakedown, port):
     assert len({each["kind"] for each in entry["by_kind"]}) == 8
 
 
-def test_a_server_that_only_has_sums_is_judged_by_them(shakedown, port):
-    found = shakedown(*ACCEPT, launch=launch(port), env={"DRAFTING": "sums"}).document
-    assert found["drafters"][0]["source"] == "the server's counters before and after each request"
-    assert found["drafters"][0]["comparison"]["rounds_alike"] is None
-    assert found["blame"] in {"none", "undecided"}  # last rounds are in it
-
-
 def test_a_server_that_drops_drafts_is_below_what_the_text_gives(shakedown, port):
     said = shakedown(*ACCEPT, launch=launch(port), env={"DRAFTING": "blind"})
     assert (said.code, said.document["verdict"]) == (1, "accepts less than it should"), said.stderr
@@ -70,18 +63,6 @@ def test_a_server_that_lets_wrong_drafts_pass_alters_the_text(shakedown, port):
     said = shakedown(*ACCEPT, launch=launch(port), env={"DRAFTING": "alters"})
     assert (said.code, said.document["verdict"]) == (1, "alters the text"), said.stderr
     assert said.document["blame"] == "drafter_path"
-
-
-def test_speculation_that_is_silently_off_is_said(shakedown, port):
-    said = shakedown(*ACCEPT, launch=launch(port), env={"DRAFTING": "idle"})
-    assert (said.code, said.document["verdict"]) == (1, "does not speculate"), said.stderr
-    assert "was told to speculate and does not" in said.document["why"][0]
-
-
-def test_a_server_without_counters_is_undecided(shakedown, port):
-    said = shakedown(*ACCEPT, launch=launch(port), env={"DRAFTING": "uncounted"})
-    assert (said.code, said.document["blame"]) == (125, "undecided"), said.stderr
-    assert "/metrics tells nothing (404)" in said.document["why"][0]
 
 
 def test_a_server_that_dies_in_the_middle_is_an_error_with_the_number_of_answers(shakedown, port):

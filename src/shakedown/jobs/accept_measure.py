@@ -94,7 +94,7 @@ def measure_server(
     """
     plan = replace(plan, salt=uuid.uuid4().hex)
     for _ in range(WARM_UP):
-        refuse_dead(ask(target, Question(kind="", text="Say hello."), plan), target, 0)
+        refuse_dead(target, [ask(target, Question(kind="", text="Say hello."), plan)], 0)
     before = read_counters(target)
     blocks: list[list[Answered]] = []
     began_s = time.monotonic()
@@ -104,7 +104,7 @@ def measure_server(
         for at in range(0, len(questions), size):
             blocks.append(ask_block(target, questions[at : at + size], plan, pool, concurrency))
             answers = [each for block in blocks for each in block]
-            refuse_dead(answers[-1].generated, target, len(answers))
+            refuse_dead(target, [each.generated for each in answers], len(answers) - 1)
             if number is None and len(blocks) >= FEWEST_BLOCKS and decided(answers, plan):
                 break
             talk.say(f"accept: {len(answers)} answers, {told(answers, plan)}")
@@ -191,10 +191,12 @@ def tally_of(counters: SpeculationCounters, drafts: int) -> Tally:
     return Tally(rounds=round(counters.rounds), accepted=tuple(round(each) for each in deep))
 
 
-def refuse_dead(generated: Generated, target: Target, answers: int) -> None:
-    if generated.lost:
+def refuse_dead(target: Target, generated: Sequence[Generated], before: int) -> None:
+    """Raises EnvironmentProblem where an answer was lost with its server; `before` it were so many."""
+    lost = next((each for each in generated if each.lost), None)
+    if lost is not None:
         raise EnvironmentProblem(
-            f"the server at {target.base_url} was lost after {answers} answers: {generated.error}",
+            f"the server at {target.base_url} was lost after {before} answers: {lost.error}",
             "its log says why: see `shakedown runs`",
         )
 

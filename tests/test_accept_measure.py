@@ -1,0 +1,151 @@
+"""One server measured: rounds told one by one, rounds only summed, rounds not told at all."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from shakedown.acceptance.rounds import Source
+from shakedown.acceptance.verdict import Blame, Outcome, Shown, judge
+from shakedown.core import LogprobStyle
+from shakedown.errors import DataProblem, EnvironmentProblem, UsageError
+from shakedown.host.reach import free_port, is_listening
+from shakedown.jobs.accept_measure import Measurement, Plan, measure_server
+from shakedown.jobs.accept_questions import read_questions
+from shakedown.probe import Target
+
+SERVER = Path(__file__).parent / "bad_servers" / "drafting.py"
+LOOKUP = {"method": "ngram", "num_speculative_tokens": 3}
+
+
+class Quiet:
+    def say(self, text: str) -> None:
+        pass
+
+    def progress(self, progress: object) -> None:
+        pass
+
+
+@contextlib.contextmanager
+def serving(fault: str = "", *, plain: bool = False) -> Iterator[Target]:
+    port = free_port()
+    flags = [] if plain else ["--speculative-config", json.dumps(LOOKUP)]
+    env = {**os.environ, "DRAFTING": fault, "DRAFTING_STEP_S": "0.0005"}
+    command = [sys.executable, str(SERVER), "--port", str(port), *flags]
+    with subprocess.Popen(command, env=env, stdout=subprocess.DEVNULL) as server:
+        try:
+            until_s = time.monotonic() + 30
+            while not is_listening(port) and time.monotonic() < until_s:
+                time.sleep(0.05)
+            yield Target(
+                base_url=f"http://127.0.0.1:{port}",
+                model="tiny",
+                api_key=None,
+                logprobs=LogprobStyle.PROMPT_LOGPROBS,
+                health_path="/health",
+                engine="vllm",
+            )
+        finally:
+            server.kill()
+
+
+def measured(
+    fault: str = "", *, concurrency: int = 1, plain: bool = False, number: int | None = 8
+) -> Measurement:
+    plan = Plan(questions=read_questions(None), tokens=24, most=24, margin=0.5, drafts=0 if plain else 3)
+    with serving(fault, plain=plain) as target:
+        return measure_server(target, plan, concurrency=concurrency, number=number, talk=Quiet())
+
+
+def judged(found: Measurement) -> tuple[Outcome, Blame]:
+    finding = judge(
+        Shown(
+            measured=found.acceptance.tokens_per_round if found.acceptance else None,
+            idle=found.idle,
+            why_unmeasured=found.why_none,
+        )
+    )
+    return finding.outcome, finding.blame
+
+
+def test_rounds_are_told_one_by_one_and_the_last_one_is_dropped():
+    found = measured()
+    assert found.source is Source.ROUNDS
+    assert found.acceptance is not None
+    told = sum(len(each.generated.rounds or ()) for each in found.answers)
+    assert 0 < found.acceptance.rounds < told
+    assert all(each.effort.steps < each.effort.tokens for each in found.answers)
+
+
+def test_an_interval_that_is_narrow_enough_ends_the_questions():
+    found = measured(number=None)
+    assert 16 <= len(found.answers) <= 24
+
+
+@pytest.mark.parametrize("concurrency", [1, 4])
+def test_sums_are_read_around_each_request_or_block(concurrency):
+    found = measured("sums", concurrency=concurrency)
+    assert found.source is Source.COUNTERS
+    assert found.acceptance is not None
+    assert found.acceptance.requests == (8 if concurrency == 1 else 1)
+    assert found.acceptance.tokens_per_round.value > 1.2
+
+
+def test_speculation_that_is_silently_off_is_said():
+    found = measured("idle")
+    assert found.idle
+    assert judged(found) == (Outcome.NOT_SPECULATING, Blame.DRAFTER_PATH)
+
+
+def test_a_server_without_counters_is_undecided_and_says_why():
+    found = measured("uncounted")
+    assert (found.source, found.idle) == (Source.NONE, False)
+    assert "/metrics tells nothing (404)" in found.why_none
+    assert judged(found) == (Outcome.UNDECIDED, Blame.UNDECIDED)
+
+
+def test_a_plain_server_has_a_pace_and_no_rounds():
+    found = measured(plain=True)
+    assert (found.source, found.acceptance, found.idle) == (Source.NONE, None, False)
+    assert all(each.effort.steps == each.effort.tokens == 23 for each in found.answers)
+    assert found.first_token_s is not None
+    assert found.tokens_per_s > 0
+
+
+def test_a_server_that_dies_is_lost_with_the_number_of_its_answers():
+    with pytest.raises(EnvironmentProblem, match="was lost after 10 answers"):
+        measured("dies", number=24)
+
+
+def test_our_questions_are_160_of_8_kinds_in_turn():
+    found = read_questions(None)
+    assert len(found) == len({each.text for each in found}) == 160
+    assert len({each.kind for each in found[:8]}) == 8
+
+
+def test_any_json_lines_are_questions_and_broken_ones_are_named(tmp_path):
+    file = tmp_path / "q.jsonl"
+    lines = [
+        {"text": "a", "kind": "x"},
+        {"turns": ["b", "c"], "category": "y"},
+        {"messages": [{"role": "system", "content": "s"}, {"role": "user", "content": "d"}]},
+    ]
+    file.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    assert [(each.text, each.kind) for each in read_questions(file)] == [("a", "x"), ("b", "y"), ("d", "")]
+    for broken in ("{", "[]", '{"turns": []}', '{"text": " "}', '{"messages": [{"role": "user"}]}', "7"):
+        file.write_text(broken)
+        with pytest.raises(DataProblem, match=r"q\.jsonl:1 is no prompt"):
+            read_questions(file)
+    file.write_text("\n")
+    with pytest.raises(UsageError, match="holds no prompt"):
+        read_questions(file)
+    with pytest.raises(UsageError, match="cannot be read"):
+        read_questions(tmp_path / "nothing")
