@@ -19,6 +19,8 @@ from shakedown.drafter.rungs import Ladder
 from shakedown.errors import DataProblem
 
 PLUGIN, GROUP = "shakedown_tap", "vllm.general_plugins"
+# what torch raises for a file that it did not write, and what its own have not
+UNREADABLE = (OSError, EOFError, LookupError, RuntimeError, TypeError, ValueError, pickle.UnpicklingError)
 
 
 class Stage(StrEnum):
@@ -93,7 +95,7 @@ def read_steps(folder: Path) -> Iterator[Step]:
                     positions=found["positions"][begin:end],
                     aux=found["aux"][:, begin:end],
                 )
-        except (OSError, KeyError, RuntimeError, TypeError, pickle.UnpicklingError) as problem:
+        except UNREADABLE as problem:
             raise DataProblem(f"{path} cannot be read as a step of the engine: {problem}") from None
 
 

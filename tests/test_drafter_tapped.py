@@ -1,0 +1,93 @@
+"""Steps of an engine put together to texts: rejected drafts leave nothing, stages are told apart."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from shakedown.drafter.tapped import Stage, Step, assemble, install_plugin, read_steps
+from shakedown.errors import DataProblem
+
+
+def step(request: str, start: int, tokens: list[int], mark: float) -> Step:
+    """`mark` tells in its states which step they are of."""
+    return Step(
+        request=request,
+        tokens=torch.tensor(tokens),
+        positions=torch.arange(start, start + len(tokens)),
+        aux=torch.full((3, len(tokens), 2), mark) + torch.arange(len(tokens))[None, :, None] / 10,
+    )
+
+
+def test_a_token_has_the_states_of_the_step_that_kept_it():
+    steps = [
+        step("r", 0, [1, 2, 3], 1.0),  # the prompt; 4 comes of it
+        step("r", 3, [4, 90, 91], 2.0),  # both drafts are rejected, 5 comes of it
+        step("r", 4, [5, 6, 92], 3.0),  # one is accepted, 7 comes of it
+        step("other", 0, [9, 9, 9], 9.0),
+        step("r", 6, [7, 93, 94], 4.0),
+    ]
+    found, missing = assemble(steps, [[1, 2, 3, 4, 5, 6, 7, 8], [1, 2, 3, 4, 6, 6, 6]])
+    assert missing is None
+    assert found is not None
+    assert found.tokens.tolist() == [1, 2, 3, 4, 5, 6, 7]
+    assert found.aux[0, :, 0].tolist() == pytest.approx([1.0, 1.1, 1.2, 2.0, 3.0, 3.1, 4.0])
+    stages = found.stages(prompt=3)
+    assert stages[Stage.PREFILL].tolist() == [True] * 3 + [False] * 4
+    assert stages[Stage.VERIFY].tolist() == [False] * 3 + [True] * 4
+    assert not stages[Stage.CHUNKED].any()
+    assert not stages[Stage.DECODE].any()
+
+
+def test_a_prompt_in_pieces_is_chunked_and_a_step_of_one_token_is_plain_decode():
+    steps = [step("r", 0, [1, 2], 1.0), step("r", 2, [3, 4], 2.0), step("r", 4, [5], 3.0)]
+    (found,) = assemble(steps, [[1, 2, 3, 4, 5, 6]])
+    assert found is not None
+    stages = found.stages(prompt=4)
+    assert stages[Stage.CHUNKED].tolist() == [True] * 4 + [False]
+    assert stages[Stage.DECODE].tolist() == [False] * 4 + [True]
+
+
+def test_steps_are_read_in_the_order_in_which_they_were_taken(tmp_path):
+    for number, names in ((10, ["b"]), (2, ["a", "b"])):
+        counts = [2] * len(names)
+        held = {"names": names, "counts": counts, "tokens": torch.arange(sum(counts))}
+        held |= {"positions": torch.arange(sum(counts)), "aux": torch.zeros(3, sum(counts), 2)}
+        torch.save(held, tmp_path / f"step-{number:06d}-77.pt")
+    assert [(each.request, each.tokens.tolist()) for each in read_steps(tmp_path)] == [
+        ("a", [0, 1]),
+        ("b", [2, 3]),
+        ("b", [0, 1]),
+    ]
+    (tmp_path / "step-000011-77.pt").write_bytes(b"torn")
+    with pytest.raises(DataProblem, match="cannot be read as a step"):
+        list(read_steps(tmp_path))
+
+
+def test_the_plug_in_is_found_as_plug_ins_are_and_keeps_what_was_set(tmp_path):
+    given = {"PYTHONPATH": "/elsewhere", "VLLM_PLUGINS": "theirs"}
+    env = install_plugin(tmp_path, given, tmp_path / "steps")
+    assert env["PYTHONPATH"] == f"{tmp_path}:/elsewhere"
+    assert env["VLLM_PLUGINS"] == "theirs,shakedown_tap"
+    assert "VLLM_PLUGINS" not in install_plugin(made(tmp_path / "other"), {}, tmp_path)
+    code = (
+        "from importlib.metadata import entry_points\n"
+        "print([each.value for each in entry_points(group='vllm.general_plugins')])"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        env={"PYTHONPATH": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout.strip() == "['shakedown_tap:register']"
+
+
+def made(folder: Path) -> Path:
+    folder.mkdir()
+    return folder
