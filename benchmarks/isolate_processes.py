@@ -1,6 +1,6 @@
 """Tier 2 of the isolation benchmark: real processes with the flags and culprits of real incidents.
 
-    python benchmarks/isolate_processes.py [--seed 1] [--cases N] [--jobs 2] [--deadline-s 600] [--again]
+    python benchmarks/isolate_processes.py [--seed 1] [--cases N] [--jobs N] [--deadline-s 600] [--again]
 
 Each case (`incident_cases.py`) is isolated by the program itself, from reading the command to the
 certificate: only the server is a stand-in (`tests/bad_servers/engine_like.py`), which goes through an
@@ -251,7 +251,7 @@ def read_arguments() -> argparse.Namespace:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--cases", type=int)
     parser.add_argument("--only", help="cases with this in their name")
-    parser.add_argument("--jobs", type=int, default=2, help="processes; a case mostly waits")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="a case mostly waits")
     parser.add_argument("--deadline-s", type=float, default=1e9, help="no case is begun after this")
     parser.add_argument("--grace-s", type=float, default=1e9, help="what was begun may take so much longer")
     parser.add_argument("--rows", type=Path, default=RESULTS)

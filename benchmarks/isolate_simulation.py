@@ -1,7 +1,7 @@
 """Simulated launches with planted causes: how many experiments `isolate` needs, and how often it is right.
 
     python benchmarks/isolate_simulation.py [--cases 300] [--seed 1] [--sizes 24] [--rates 1] [--rivals]
-        [--jobs 2] [--deadline-s 600] [--show]
+        [--jobs N] [--deadline-s 600] [--show]
 
 Every launch counts, the reproduction and the certificate too; the failing launch itself is the first.
 A quarter of the factors need another one, and a launch without it is refused. The failure shows with
@@ -174,7 +174,7 @@ def read_arguments() -> argparse.Namespace:
     parser.add_argument("--clues", type=Clue, nargs="*", default=list(Clue))
     parser.add_argument("--failures", nargs="*", default=list(FAILURES), choices=list(FAILURES))
     parser.add_argument("--rivals", action="store_true", help="the others, too")
-    parser.add_argument("--jobs", type=int, default=2, help="processes")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="processes")
     parser.add_argument("--deadline-s", type=float, default=1e9, help="no case is begun after this")
     parser.add_argument("--rows", type=Path, default=RESULTS / "isolate_simulation.rows.jsonl")
     parser.add_argument("--table", type=Path, default=RESULTS / "isolate_simulation.json")
