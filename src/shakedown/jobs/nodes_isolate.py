@@ -19,10 +19,11 @@ from shakedown.isolate import Clues, SearchLimits, isolate
 from shakedown.isolate.factors import apply, factors_of, with_debug_logging
 from shakedown.jobs.costs import costs_of
 from shakedown.jobs.isolate import announce, report_to, result_of
-from shakedown.jobs.nodes import Post, Roster, launch_nodes, plan_lines, read_roster
+from shakedown.jobs.nodes import launch_nodes, plan_lines
 from shakedown.jobs.oracle import TrialOracle
 from shakedown.jobs.request import LaunchRequest
 from shakedown.jobs.result import ExitCode, JobResult, Talk
+from shakedown.jobs.roster import Post, Roster, read_roster
 from shakedown.jobs.searches import PASS_S, end_leftovers, new_search
 from shakedown.jobs.trials import NODES_FACT, facts_of
 from shakedown.ledger import Kind, Ledger
