@@ -12,7 +12,7 @@ from functools import partial
 from itertools import chain
 from pathlib import Path
 
-from shakedown.core import Ending, Judgement, Phase, Verdict
+from shakedown.core import Ending, Judgement, Verdict
 from shakedown.nodes.blame import blame, is_over, waiting_in_vain
 from shakedown.nodes.crew import AtOnce, Everyone, look_at_networks, together
 from shakedown.nodes.member import Member, Station
@@ -66,13 +66,13 @@ def run_nodes(crew: Crew, subject: Subject, folder: Path, look_on: Callable[[Ass
         judgement=judgement,
         seconds=seconds,
         ending=together_ended(endings),
-        silences=watch.silences() if judgement.serves else {},
+        silences={},  # a node that waits for another teaches nothing of its own phases
     )
 
 
 def folder_of(crew: Crew, member: Member, folder: Path) -> Path:
-    node = member.station.node
     """A name that no other trial has: a far machine keeps the folders of all of them side by side."""
+    node = member.station.node
     return folder if node.rank == crew.serves else folder / FOLDER / f"{folder.name}-{node.name}"
 
 
@@ -109,14 +109,6 @@ class _Watch:
 
     def _clock_s(self) -> float:
         return time.monotonic() - self._began_s
-
-    def silences(self) -> dict[Phase, float]:
-        """The longest of any node."""
-        found: dict[Phase, float] = {}
-        for member in self._members:
-            for phase, seconds in (member.watcher.silences if member.watcher else {}).items():
-                found[phase] = max(seconds, found.get(phase, 0.0))
-        return found
 
     def refused(self) -> Judgement:
         views = [member.view() for member in self._members]
