@@ -5,15 +5,19 @@ It runs no search.
 
 from __future__ import annotations
 
+import hashlib
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 from isolate_rivals import Answer
 from isolate_worlds import MIX, Kind, World
+
+import shakedown.isolate
 
 RESAMPLES = 400
 BINS = (0.0, 0.9, 0.95, 0.97, 0.99, 1.0001)
@@ -114,6 +118,13 @@ def calibration(cases: Sequence[Case]) -> list[dict[str, Any]]:
                 }
             )
     return rows
+
+
+def planner() -> str:
+    """Which planner it was, as a hash of its source: the version number changes more rarely."""
+    room = Path(shakedown.isolate.__file__).parent
+    source = b"".join(file.read_bytes() for file in sorted(room.glob("*.py")))
+    return hashlib.sha256(source).hexdigest()[:12]
 
 
 def _share(values: Any) -> float:

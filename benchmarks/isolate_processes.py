@@ -34,6 +34,7 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # before numpy loads: one co
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "bad_servers"))
 
 from incident_cases import PACE, Case, launch_of, make_cases
+from isolate_measures import planner
 
 from shakedown import __version__
 from shakedown.core import Expectation
@@ -288,7 +289,8 @@ def until(stop_at: float, results: IMapIterator[Any]) -> Iterator[Any]:
 
 def keep(row: dict[str, Any], args: argparse.Namespace, known: dict[str, dict[str, Any]]) -> None:
     """Adds the row to the file, which says of each row what it was made with."""
-    made = {"shakedown": __version__, "seed": args.seed, "python": sys.version.split()[0]}
+    made = {"shakedown": __version__, "planner": planner(), "seed": args.seed}
+    made["python"] = sys.version.split()[0]
     known[row["id"]] = {**row, **made, "cores": os.cpu_count(), "jobs": args.jobs}
     with args.rows.open("a") as rows:
         rows.write(json.dumps(known[row["id"]]) + "\n")

@@ -30,7 +30,7 @@ from typing import Any
 
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # before numpy loads: the planner is held to one core
 
-from isolate_measures import Case, calibration, judge, mixed, summarise
+from isolate_measures import Case, calibration, judge, mixed, planner, summarise
 from isolate_rivals import RIVALS, ours
 from isolate_schedule import OURS, Setting, Task, schedule
 from isolate_worlds import FAILURES, MIX, Clue, Kind, make_world
@@ -130,6 +130,7 @@ def report(found: Found, args: argparse.Namespace) -> None:
     print(f"{len(every)} cases, a process of planner and rivals at most {most_mb} MB")
     whole = {
         "shakedown": __version__,
+        "planner": planner(),
         "rivals": {name: _version(name) for name in ("picire", "envcause")},
         "numpy": _version("numpy"),
         "python": platform.python_version(),
