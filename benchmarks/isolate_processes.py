@@ -152,9 +152,8 @@ def read_results(path: Path) -> dict[str, dict[str, Any]]:
 
 
 def show(rows: Sequence[dict[str, Any]]) -> None:
-    print(
-        f"{len(rows)} cases, shakedown {__version__}, python {sys.version.split()[0]}, {os.cpu_count()} cores"
-    )
+    made = sorted({(row["planner"], row["python"], row["cores"]) for row in rows})
+    print(f"{len(rows)} cases, shakedown {__version__}; planner, python and cores: {made}")
     head = (
         "cases",
         "launches: mean (95 %)",
