@@ -93,7 +93,6 @@ BROKEN = (
     ("vllm", "lock", 1, ("plant",), {"PLANTED_HANG": "lock"}, ()),
     ("vllm", "spin", 1, ("plant",), {"PLANTED_HANG": "spin"}, ()),
     ("vllm", "blocked_socket", 1, ("plant",), {"PLANTED_HANG": "blocked_socket"}, ()),
-    ("transformers", "FIFO weights", 2, ("fifo_weights",), {}, ()),
     ("transformers", "dead FUSE disk", 2, ("dead_disk",), {}, ()),
     ("sglang", "stuck scheduler", 2, (), {f"{STUCK}_SCHEDULER_INIT": "3600"}, ()),
     ("sglang", "stuck detokenizer", 1, (), {f"{STUCK}_DETOKENIZER": "3600"}, WATCHDOG),

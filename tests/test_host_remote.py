@@ -25,6 +25,7 @@ from shakedown.host.procfs import ShmObject
 from shakedown.host.remote import aliases, line, parcel
 from shakedown.host.remote.client import RemoteHost
 from shakedown.host.remote.codec import decode, encode
+from shakedown.host.remote.logs import HomeLog
 from shakedown.host.remote.wire import Frame, Wire
 from shakedown.host.remote.words import by_way_of, over_ssh
 
@@ -406,3 +407,18 @@ def test_a_launch_is_watched_by_py_spy_that_comes_with_us(inside, tmp_path):
     dump = wait_for(lambda: d if not isinstance(d := host.stacks(run.leader.pid), Missing) else None)
     assert dump.threads
     host.end(run, grace_s=0)
+
+
+def test_a_copy_that_cannot_be_written_holds_up_no_reading(tmp_path):
+    log = HomeLog(tmp_path / "gone")
+    log.add(b"one\n", 0, 4)
+    log.add(b"two\n", 4, 8)
+    assert log.offset == 8
+
+
+def test_what_is_read_twice_is_written_once(tmp_path):
+    log = HomeLog(tmp_path)
+    log.add(b"one\n", 0, 4)
+    log.add(b"one\n", 0, 4)
+    log.add(b"two\n", 4, 8)
+    assert (tmp_path / "launch.log").read_bytes() == b"one\ntwo\n"

@@ -23,20 +23,23 @@ class HomeLog:
         self.offset = self._path.stat().st_size if self._path.is_file() else 0
 
     def add(self, data: bytes, offset: int, after: int) -> None:
-        """A copy that cannot be written is no reason to end a watch: it ends there."""
-        if offset != self.offset or not data or self._full:
+        """A copy that cannot be written is no reason to end a watch: it ends there, and reading goes on."""
+        if offset != self.offset or not data:
             return
-        self._full = after > LOG_BYTES
+        self.offset = after
+        if not self._full:
+            self._full = not self._write(data, last=after > LOG_BYTES) or after > LOG_BYTES
+
+    def _write(self, data: bytes, *, last: bool) -> bool:
         flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC
         try:
             handle = os.open(self._path, flags, 0o600)
         except OSError:
-            self._full = True
-            return
+            return False
         try:
-            os.write(handle, data + _FULL * self._full)
+            os.write(handle, data + _FULL * last)
         except OSError:
-            self._full = True
+            return False
         finally:
             os.close(handle)
-        self.offset = after
+        return True
