@@ -195,6 +195,37 @@ def test_a_known_spin_is_confirmed_in_a_second_window():
     assert 60 <= assessment.quiet_s <= 120
 
 
+LOOP = (
+    "Scheduler.event_loop_overlap managers/scheduler.py:1581",
+    "run_scheduler_process managers/scheduler.py:9",
+)
+
+
+@pytest.mark.parametrize("polls", [True, False], ids=["idle", "at work"])
+def test_a_loop_that_polls_for_requests_moves_nothing(polls):
+    """SGLang with a stuck detokenizer: its idle scheduler stood elsewhere at every look, for minutes."""
+
+    def launch(at_s):
+        scheduler = replace(process(2, name="sglang::scheduler"), state="R", cpu_s=at_s)
+        return [process(3, name="sglang::detokenizer"), scheduler]
+
+    def stacks(at_s, pid):
+        if pid == 3:
+            return stack(3, "feed utils/watchdog.py:81", "event_loop managers/detokenizer_manager.py:167")
+        inner = (
+            "Scheduler.on_idle managers/scheduler.py:3480" if polls else "Scheduler.run_batch managers/s.py:1"
+        )
+        return stack(2, f"leaf_{int(at_s)} load_snapshot.py:{int(at_s)}", inner, *LOOP)
+
+    host = Script(launch, stacks=stacks, seconds=400)
+    judgement = run_until(host, watch(host, engine=SGLANG), 120).judgement
+    if polls:
+        assert (judgement.verdict, judgement.wait) == (Verdict.HUNG, Wait.WAITING)
+        assert judgement.suspect.name == "sglang::detokenizer"
+    else:
+        assert judgement is None
+
+
 def test_a_launch_that_does_not_return_from_the_driver_spins():
     """Behind an endless kernel: SGLang on an H200 stood in flashinfer's norm for three minutes."""
 

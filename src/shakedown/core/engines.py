@@ -184,5 +184,7 @@ class Engine:
     config_file_flag: str = ""  # names a YAML file that holds flags
     config_values: tuple[ConfigValue, ...] = ()
     override_flag: str = ""  # takes a JSON object that overrides the model's config.json
+    event_loops: tuple[str, ...] = ()  # frames of a loop that polls for requests, whatever it does …
+    loop_work: tuple[str, ...] = ()  # … and frames under it that are work
     debug_argv: tuple[str, ...] = ()  # for the one evidence run
     debug_env: tuple[tuple[str, str], ...] = ()

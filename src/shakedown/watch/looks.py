@@ -12,6 +12,7 @@ from shakedown.watch.stacks import (
     StackMemory,
     awake_threads,
     computes,
+    idles,
     is_tracker,
     main_frames,
     phase_of,
@@ -28,6 +29,7 @@ class Traits:
     frames: tuple[Frame, ...] = ()
     tracker: bool = False
     waits: bool = False
+    idles: bool = False  # in a loop that polls for requests
     computes: bool = False
     phase: Phase | None = None
     looks: int = 0
@@ -74,6 +76,7 @@ class Looks:
             frames=frames,
             tracker=is_tracker(frames),
             waits=waits_for_other(frames, self._engine),
+            idles=idles(frames, self._engine),
             computes=any(computes(each, self._engine) for each in threads.values()),
             phase=phase_of(places(frames), self._engine),
             looks=before.looks + 1,
@@ -81,7 +84,7 @@ class Looks:
             natives=before.natives,
             spun=before.spun,
         )
-        return any(new) and not is_tracker(frames)
+        return any(new) and not (is_tracker(frames) or self._traits[pid].idles)
 
     def see_native(self, pid: int, dump: StackDump) -> None:
         """The same place with its native frames. A main thread that waits says nothing of one at work."""

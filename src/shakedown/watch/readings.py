@@ -208,7 +208,8 @@ class Readings:
             cpu_share=memory.cpu_share(),
             frames=seen.frames,
             tracker=seen.tracker or _looks_like_tracker(sample),
-            waits=seen.waits or sample.wchan == "do_wait",  # for a child, as a shell does
+            idle=seen.idles,
+            waits=seen.waits or seen.idles or sample.wchan == "do_wait",  # for a child, as a shell does
             computes=seen.computes,
             spins=seen.spins,
             gpu_busy=any(use.pid == sample.pid and use.utilisation_percent for use in self._gpu_use),

@@ -101,6 +101,11 @@ def waits_for_other(frames: tuple[Frame, ...], engine: Engine) -> bool:
     return any_in(frames, engine.waits_for_child) or any_in(frames[:3], _IDLE)
 
 
+def idles(frames: tuple[Frame, ...], engine: Engine) -> bool:
+    """Whether a process polls for requests and has none: its stacks change for ever, and it moves nothing."""
+    return any_in(frames, engine.event_loops) and not any_in(frames, engine.loop_work)
+
+
 def computes(frames: tuple[Frame, ...], engine: Engine) -> bool:
     """Whether a process is in a computation that is known to take minutes without a sign."""
     long_frames = [fragment for fragment, phase in engine.frame_phases if phase is Phase.COMPILE]
