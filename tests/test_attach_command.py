@@ -59,7 +59,8 @@ def test_a_stopped_process_is_said_at_once_and_left_stopped(
         assert psutil.Process(pid).status() == psutil.STATUS_STOPPED
     found = said.document
     assert (said.code, found["verdict"], found["wait"]) == (1, "hung", "stopped")
-    assert (found["suspect"]["pid"], found["phase"]) == (pid, "serving")
+    assert found["suspect"]["pid"] == pid
+    assert found["phase"] in ("ready", "serving")  # whether its first answer is seen before it is stopped
 
 
 @pytest.mark.slow

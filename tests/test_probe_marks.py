@@ -74,7 +74,8 @@ def test_pace_and_wait_are_measured_by_few_requests_where_they_are_clear():
     assert (slow.met, late.met) == (False, False)
     assert 50 < slow.value < 210
     assert 95 < late.value < 500
-    assert slow.samples == late.samples == LEAST
+    assert LEAST <= min(slow.samples, late.samples)
+    assert max(slow.samples, late.samples) <= 2 * LEAST  # one that met a busy machine is outvoted
 
 
 def test_the_server_is_asked_under_the_name_it_serves():
