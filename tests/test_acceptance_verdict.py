@@ -51,6 +51,7 @@ def outcome(found: Finding) -> tuple[Outcome, Blame]:
         (replace(GOOD, elsewhere=interval(2.55)), Blame.NONE),
         (replace(GOOD, speed_up=interval(0.9)), Blame.DRAFTER),
         (replace(GOOD, measured=interval(1.0), speed_up=interval(0.5)), Blame.DRAFTER),
+        (replace(GOOD, measured=interval(1.02), break_even=0.97, speed_up=None), Blame.DRAFTER),
         (replace(GOOD, elsewhere=interval(3.4)), Blame.WORKLOAD),
         (replace(GOOD, states=(RIGHT, WRONG)), Blame.CAPTURE),
         (replace(LOW, states=(RIGHT, WRONG)), Blame.CAPTURE),
