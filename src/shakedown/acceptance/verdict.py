@@ -237,7 +237,7 @@ def other_workload(shown: Shown) -> str | None:
 
 
 def loses(shown: Shown) -> bool:
-    """By its speed, or by its rounds: one that brings next to nothing cannot pay, whatever a noisy clock says."""
+    """By its speed or by its rounds: next to nothing cannot pay, whatever a noisy clock says."""
     if shown.measured is not None and shown.measured.value < 1 + NEXT_TO_NOTHING:
         return True
     gain = shown.speed_up
