@@ -226,6 +226,27 @@ def test_a_loop_that_polls_for_requests_moves_nothing(polls):
         assert judgement is None
 
 
+def test_a_spin_under_vllms_weight_loader_is_no_known_computation():
+    """Its loader is wrapped in support_quantized_model_reload_from_hp_weights: that quantizes nothing."""
+    places = (
+        "spin hanging.py:51",
+        "safetensors_weights_iterator vllm/model_executor/model_loader/weight_utils.py:1208",
+        "support_quantized_model_reload_from_hp_weights.<locals>.patched_model_load_weights vllm/t.py:1",
+        "Worker.load_model vllm/v1/worker/gpu_worker.py:594",
+    )
+
+    def stacks(at_s, pid):
+        return stack(pid, *places)
+
+    def native(at_s, pid):
+        return stack(pid, "sched_yield libc.so:1", *places)
+
+    host = Script(burning, stacks=stacks, native=native, seconds=400)
+    assessment = run_until(host, watch(host, engine=VLLM), 390)
+    assert assessment.judgement.wait is Wait.SPINNING
+    assert assessment.quiet_s <= 120
+
+
 def test_a_launch_that_does_not_return_from_the_driver_spins():
     """Behind an endless kernel: SGLang on an H200 stood in flashinfer's norm for three minutes."""
 

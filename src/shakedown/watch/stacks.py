@@ -28,7 +28,7 @@ _IDLE = (
 _COMPUTES = (
     "torch/_inductor/", "torch/_dynamo/", "torch/_functorch/", "torch/utils/cpp_extension.py",
     "triton/compiler/", "triton/backends/", "autotun", "flashinfer/jit/", "deep_gemm", "tilelang/",
-    "cutlass/", "do_bench", "repack", "quantize",
+    "cutlass/", "do_bench", "repack", "quantize (", "quantize_weight", "quantize_per_",
 )  # fmt: skip
 _SPINS = (
     "sched_yield", "spin", "ncclGroup", "ncclAll", "ncclBroadcast", "ncclReduce", "ncclSend", "ncclRecv",
