@@ -7,28 +7,22 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import NoReturn
 
 from shakedown.core import (
-    Ending,
-    Execution,
     Exit,
-    GpuUse,
     Host,
     Identity,
-    Launch,
     Listener,
     Missing,
     ProcessSample,
     Run,
-    StackDump,
 )
-from shakedown.errors import HostProblem, UsageError
+from shakedown.errors import UsageError
 from shakedown.host import output, procfs
 from shakedown.host.family import Family
 from shakedown.host.foreign import listening_on
+from shakedown.host.onlooker import Onlooker
 from shakedown.host.samples import Sampler
 from shakedown.host.scrub import Scrubber
 from shakedown.redact import Redactor
@@ -37,7 +31,7 @@ TAIL_BYTES = 64 << 10  # of the log before we came: kept for the report, never t
 _READ_BYTES = 1 << 20
 
 
-class AttachedHost:
+class AttachedHost(Onlooker):
     """A foreign tree as a run: its folder holds a redacted copy of the log's tail and what comes after.
 
     `log` None: its output goes where we cannot read it. Times count from the moment of attaching.
@@ -54,7 +48,7 @@ class AttachedHost:
         redactor: Redactor,
         position: int | None = None,
     ) -> None:
-        self._local = local
+        super().__init__(local)
         self._redactor = redactor
         self._sampler = Sampler()
         self._family = Family(root=None, group=None, known=[(root.pid, root.started_ticks)])
@@ -102,15 +96,6 @@ class AttachedHost:
         alive = procfs.is_alive(run.leader.pid, run.leader.started_ticks)
         return None if alive else Exit(code=None, signal=None)
 
-    def stacks(self, pid: int, *, native: bool = False) -> StackDump | Missing:
-        return self._local.stacks(pid, native=native)
-
-    def socket_bytes(self, pids: Sequence[int]) -> Mapping[int, int] | Missing:
-        return self._local.socket_bytes(pids)
-
-    def gpu_use(self, pids: Sequence[int]) -> tuple[GpuUse, ...] | Missing:
-        return self._local.gpu_use(pids)
-
     def listener(self, port: int, run: Run | None = None) -> Listener | None:
         """Who of the tree listens there, as its own network shows it; else who does here."""
         for member in self._family.members:
@@ -118,27 +103,7 @@ class AttachedHost:
             if listening & (procfs.socket_inodes(member.pid) or set()):
                 name = self._sampler.sample(member.pid, member.started_ticks, self._redactor)
                 return Listener(port=port, pid=member.pid, program=name.name if name else "", ours=True)
-        return self._local.listener(port)
-
-    def start(self, launch: Launch, folder: Path, *, detach: bool = False) -> Run:
-        refuse("started")
-
-    def end(self, run: Run, *, grace_s: float) -> Ending:
-        refuse("ended")
-
-    def disarm(self, run: Run) -> None:
-        refuse("let go of")
-
-    def execute(
-        self,
-        argv: Sequence[str],
-        *,
-        env: Mapping[str, str],
-        cwd: Path,
-        stdin: str = "",
-        deadline_s: float,
-    ) -> Execution:
-        return self._local.execute(argv, env=env, cwd=cwd, stdin=stdin, deadline_s=deadline_s)
+        return self._host.listener(port)
 
     def _copy_tail(self) -> int:
         """Copies the end of the log as it is now; returns where news begin."""
@@ -161,8 +126,3 @@ def _open(log: Path) -> int:
         raise UsageError(
             f"the log {log} cannot be read: {problem.strerror}", "give it with --log FILE"
         ) from problem
-
-
-def refuse(what: str) -> NoReturn:
-    """Raises HostProblem: it is not ours."""
-    raise HostProblem(f"a server that we are only attached to is never {what}")

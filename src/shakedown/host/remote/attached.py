@@ -5,33 +5,28 @@ It never starts, signals or ends anything; after a lost connection it reads its 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from shakedown.core import (
-    Ending,
-    Execution,
     Exit,
-    GpuUse,
     Host,
     Identity,
-    Launch,
     Listener,
     Missing,
     ProcessSample,
     Run,
-    StackDump,
 )
 from shakedown.errors import HostProblem
-from shakedown.host.attached import refuse
+from shakedown.host.onlooker import Onlooker
 from shakedown.host.remote.logs import HomeLog
 
 NOT_ATTACHED = "not attached"
 
 
-class FarAttached:
+class FarAttached(Onlooker):
     """`call` asks the agent; `base` is the folder of ours over there, `folder` the run's over here."""
 
     def __init__(
@@ -44,7 +39,8 @@ class FarAttached:
         *,
         log: Path | None,
     ) -> None:
-        self._host, self._call, self._base, self._root, self._log = host, call, base, root, log
+        super().__init__(host)
+        self._call, self._base, self._root, self._log = call, base, root, log
         self._home = HomeLog(folder)
         self.names: list[str] = []  # of its folders over there, one for each connection
         self._settled: int | None = None  # where in the server's log news begin
@@ -96,32 +92,3 @@ class FarAttached:
     def listener(self, port: int, run: Run | None = None) -> Listener | None:
         found: Listener | None = self._reading("listener", port)
         return found
-
-    def stacks(self, pid: int, *, native: bool = False) -> StackDump | Missing:
-        return self._host.stacks(pid, native=native)
-
-    def socket_bytes(self, pids: Sequence[int]) -> Mapping[int, int] | Missing:
-        return self._host.socket_bytes(pids)
-
-    def gpu_use(self, pids: Sequence[int]) -> tuple[GpuUse, ...] | Missing:
-        return self._host.gpu_use(pids)
-
-    def start(self, launch: Launch, folder: Path, *, detach: bool = False) -> Run:
-        refuse("started")
-
-    def end(self, run: Run, *, grace_s: float) -> Ending:
-        refuse("ended")
-
-    def disarm(self, run: Run) -> None:
-        refuse("let go of")
-
-    def execute(
-        self,
-        argv: Sequence[str],
-        *,
-        env: Mapping[str, str],
-        cwd: Path,
-        stdin: str = "",
-        deadline_s: float,
-    ) -> Execution:
-        return self._host.execute(argv, env=env, cwd=cwd, stdin=stdin, deadline_s=deadline_s)
