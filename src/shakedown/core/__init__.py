@@ -68,8 +68,10 @@ from shakedown.core.readings import (
     ThreadStack,
 )
 from shakedown.core.records import (
+    PLACE_FACT,
     SSH_FACT,
     VIA_FACT,
+    WEIGHTS_FACT,
     RecordState,
     SearchRecord,
     TrialRecord,
@@ -88,8 +90,10 @@ from shakedown.core.verdicts import (
 )
 
 __all__ = [
+    "PLACE_FACT",
     "SSH_FACT",
     "VIA_FACT",
+    "WEIGHTS_FACT",
     "Cache",
     "Cause",
     "CauseKind",

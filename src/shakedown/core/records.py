@@ -12,6 +12,8 @@ from pathlib import Path
 from shakedown.core.isolation import Conclusion, Experiment, Factor
 from shakedown.core.verdicts import Judgement
 
+WEIGHTS_FACT = "weight_bytes"  # the fact of a launch that says how much it loads
+PLACE_FACT = "weights_on"  # and the kind of file system that lies on
 SSH_FACT, VIA_FACT = "over_ssh", "over_via"  # facts of a launch on another machine: how it was reached
 
 

@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from shakedown.core import Judgement, LogNormal, Outcome, Phase, Verdict
+from shakedown.core import WEIGHTS_FACT, Judgement, LogNormal, Outcome, Phase, Verdict
 from shakedown.isolate import forecast, time_to
 from shakedown.isolate.judge import safely_past
-from shakedown.ledger import MODEL_FACT, WEIGHTS_FACT, Ledger
+from shakedown.ledger import MODEL_FACT, Ledger
 from shakedown.trial.passing import SETTLED_S
 
 UNKNOWN_LAUNCH_S = 60.0  # of an engine the ledger has not seen

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from shakedown.core import Launch, Phase, Signature
+from shakedown.core import PLACE_FACT, WEIGHTS_FACT, Launch, Phase, Signature
 from shakedown.engines import display
 from shakedown.isolate.sorting import PREFIXES
 from shakedown.jobs.afterwards import looking_after
@@ -16,7 +16,7 @@ from shakedown.jobs.outside import model_folder, weight_bytes
 from shakedown.jobs.reading import Reading, asked_for_random_weights, own_limits
 from shakedown.jobs.request import LaunchRequest
 from shakedown.jobs.result import Progress, Talk
-from shakedown.ledger import MODEL_FACT, WEIGHTS_FACT, Ledger
+from shakedown.ledger import MODEL_FACT, Ledger
 from shakedown.ledger.place import file_system
 from shakedown.probe import Target
 from shakedown.redact import Redactor
@@ -24,7 +24,6 @@ from shakedown.trial import Occasion, Stated, Subject
 from shakedown.watch import Assessment, Limits
 
 NODES_FACT = "nodes"  # names of the nodes, of a launch on several
-PLACE_FACT = "weights_on"  # the kind of file system they lie on
 DETACHED_FACT = "detached"  # no terminal can end its watch: `stop ID` may
 
 

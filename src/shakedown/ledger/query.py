@@ -12,6 +12,7 @@ from statistics import fmean, median
 from typing import Any
 
 from shakedown.core import (
+    WEIGHTS_FACT,
     Experiment,
     Identity,
     LogNormal,
@@ -40,8 +41,6 @@ from shakedown.ledger.writers import Writer, boot_id, is_gone, this_writer
 SILENCE_FACTOR = 3.0  # a suspect is silent three times longer than any healthy start was …
 SILENCE_FLOOR_S = 15.0  # … and never under this: a busy machine stretches a short silence
 LEARNT_FROM = 20  # trials: one start with a cold compile cache is forgotten in time
-
-WEIGHTS_FACT = "weight_bytes"  # the fact of a trial that says how much it loads
 
 ENTRIES = "SELECT id, kind, writer, record FROM entry"
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from shakedown.core import Loading, Phase, TrialRecord
+from shakedown.core import PLACE_FACT, WEIGHTS_FACT, Loading, Phase, TrialRecord
 from shakedown.report.words import phase_times, seconds_words
 
 GB = 1e9
@@ -29,7 +29,7 @@ def load_document(trial: TrialRecord) -> dict[str, Any] | None:
         "gb_per_s": size / GB / seconds if size and seconds else None,
         "disk_bytes": loading.disk_bytes,
         "cores": loading.cpu_s / loading.seconds,
-        "file_system": dict(trial.facts).get("weights_on"),
+        "file_system": dict(trial.facts).get(PLACE_FACT),
         "limit": limit_of(trial, loading),
     }
 
@@ -47,7 +47,7 @@ def load_words(trial: TrialRecord) -> str:
 
 
 def weight_bytes(trial: TrialRecord) -> int | None:
-    text = dict(trial.facts).get("weight_bytes", "")
+    text = dict(trial.facts).get(WEIGHTS_FACT, "")
     return int(text) if text.isdecimal() else None
 
 
@@ -61,7 +61,7 @@ def limit_of(trial: TrialRecord, loading: Loading) -> str:
     """What the load waited for, as far as the readings tell; "" for one too short to say."""
     if load_seconds(trial, loading) < SHORT_S:
         return ""
-    kind, size = dict(trial.facts).get("weights_on", ""), weight_bytes(trial)
+    kind, size = dict(trial.facts).get(PLACE_FACT, ""), weight_bytes(trial)
     if kind.startswith(NETWORKS):
         return f"a network file system ({kind})"
     if size and loading.disk_bytes >= MOSTLY * size:
