@@ -17,7 +17,7 @@ import transformers
 from click.testing import CliRunner
 from drafter_targets import TARGETS, VOCABULARY, save_llama
 
-from shakedown.cli.draft import draft
+from shakedown.cli.main import cli
 from shakedown.drafter import extract as extracting
 from shakedown.drafter.capture import batches, read_requests
 from shakedown.drafter.capture_transformers import TransformersCapture
@@ -366,8 +366,8 @@ def test_a_wrong_engine_is_stopped_at_once_and_its_pattern_named(target, tmp_pat
 
 def test_the_command_prints_one_object(target, tmp_path):
     write_samples(tmp_path / "samples.jsonl", 3)
-    words = ["extract", "--target", str(target), "--samples", str(tmp_path / "samples.jsonl")]
-    done = CliRunner().invoke(draft, [*words, "--out", str(tmp_path / "states"), "--device", "cpu", "--json"])
+    words = ["draft", "extract", "--target", str(target), "--samples", str(tmp_path / "samples.jsonl")]
+    done = CliRunner().invoke(cli, [*words, "--out", str(tmp_path / "states"), "--device", "cpu", "--json"])
     assert done.exit_code == 0, done.output
     found = json.loads(done.stdout)
     assert found["command"] == "draft extract"
