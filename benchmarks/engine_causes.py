@@ -99,8 +99,8 @@ ROWS = (
         id="vllm-variable",
         engine="vllm",
         kind="variable",
-        env={"VLLM_WORKER_MULTIPROC_METHOD": "nosuch"},
-        truth=("VLLM_WORKER_MULTIPROC_METHOD",),
+        env={"VLLM_CPU_OMP_THREADS_BIND": "0|1"},  # cores for two ranks, and there is one
+        truth=("VLLM_CPU_OMP_THREADS_BIND",),
     ),
     Planted(
         id="vllm-two-flags",

@@ -6,6 +6,7 @@ It changes nothing of what the watch sees, and never judges.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -21,6 +22,7 @@ from shakedown.watch import Assessment, State
 TALK_S = 30.0  # a log with lines all through the last half minute of a hang is a talking one
 SILENCES_S = (60, 120, 300)
 ANSWERS = "answers"
+ALARM = re.compile(r"(\w+) watchdog timeout \(")
 
 
 class RecordingHost(LocalHost):
@@ -108,7 +110,7 @@ class Story:
     phase: str = ""
     progress: str = ""
     progress_s: float = 0.0
-    watchdog_s: float | None = None  # of SGLang's own
+    watchdogs_s: dict[str, float] = field(default_factory=dict)  # SGLang's own, by process: the first alarm
     answered_s: float | None = None
     silences: dict[str, float] = field(default_factory=dict)  # longest of hard progress, per phase
 
@@ -124,8 +126,8 @@ class Story:
                 self.answered_s = self.answered_s or seen.line.at_s
             if "deliberately stuck for" in seen.text and " start " in seen.text:
                 self.stuck_line_s = self.stuck_line_s or seen.line.at_s
-            if "watchdog timeout (" in seen.text:
-                self.watchdog_s = self.watchdog_s or seen.line.at_s
+            if alarm := ALARM.search(seen.text):
+                self.watchdogs_s.setdefault(alarm[1], seen.line.at_s)
         if self.ready_s is None:
             ready = [
                 span.started_s for span in assessment.phases if span.phase in (Phase.READY, Phase.SERVING)
@@ -204,7 +206,9 @@ def how_late(judgement: Judgement | None, story: Story, host: RecordingHost, sta
             str(limit_s): None if at_s is None else round(at_s - moved_s, 1)
             for limit_s, at_s in silence.items()
         },
-        "engine_watchdog_s": None if story.watchdog_s is None else round(story.watchdog_s - moved_s, 1),
+        "engine_watchdogs_s": {
+            name: round(at_s - moved_s, 1) for name, at_s in sorted(story.watchdogs_s.items())
+        },
     }
 
 

@@ -179,8 +179,8 @@ def watchdogs(rows: Sequence[Row]) -> str:
     """What an engine's own watchdog does where nobody else steps in."""
     lines = ["SGLang's own watchdog on its own stuck switches, left alone"]
     for row in rows:
-        spoke_s = row["engine_watchdog_s"]
-        said = f"a line in its log after {spoke_s:.0f} s" if spoke_s is not None else "not a word"
+        alarms = row["engine_watchdogs_s"]
+        said = ", ".join(f"{name} after {at_s:.0f} s" for name, at_s in alarms.items()) or "not a word"
         watched = f"{row['said_s'] - row['moved_s']:.0f} s"
         end = "it ended" if row["verdict"] == "crashed" else f"still there after {watched}"
         lines.append(f"  {row['population']:<46} {said}; {end}")

@@ -60,6 +60,7 @@ def test_every_pattern_compiles_and_stays_linear(name):
         *engine.noise,
         *engine.fatal,
         *engine.not_a_cause,
+        *engine.alarms,
         engine.rank_pattern,
     ):
         assert not re.search(r"[+*]\)[+*]|\.\*.*\.\*", pattern), f"{pattern} may be slow"

@@ -56,6 +56,24 @@ def test_waiting_phrases_never_move():
     assert moved(VLLM, prefix + text) == [False]
 
 
+def test_an_engine_that_says_it_stands_still_has_not_moved():
+    stamp = "[2026-11-30 02:05:01] "
+    alarm = "Scheduler watchdog timeout (self.watchdog_timeout=30.0, self.soft=True)"
+    failed = "Pyspy failed (py-spy dump --native --pid 25317). Error: /bin/sh: 1: py-spy: not found"
+    dump = "Pyspy dump for PID 25317 (py-spy dump --native --pid 25317):"
+    assert moved(SGLANG, *(stamp + text for text in (alarm, failed, dump))) == [False] * 3
+    assert moved(SGLANG, stamp + "Watchdog Scheduler initialized.") == [True]
+
+
+def test_a_dump_of_stacks_has_not_moved():
+    py_spy = ("Process 25317: sglang::scheduler", "Python v3.11.7 (/usr/bin/python3.11)")
+    py_spy += ('Thread 25317 (idle): "MainThread"', "    wait (threading.py:324)")
+    faulthandler = ("Thread 0x00007f2c (most recent call first):", '  File "a.py", line 7 in recv')
+    for lines in (py_spy, faulthandler, ("Current thread 0x00007f2c (most recent call first):",)):
+        assert moved(GENERIC, *lines) == [False] * len(lines)
+    assert moved(GENERIC, "Process 3 of 4 has loaded", "  loaded (shard 7)") == [True, True]
+
+
 def test_each_rank_has_its_own_templates():
     line = "(Worker_TP{} pid=1{}) INFO 11-29 13:45:40 [m.py:1] Starting to load model x..."
     assert moved(VLLM, line.format(0, 0), line.format(1, 1), line.format(1, 1)) == [True, True, False]

@@ -183,6 +183,7 @@ class Engine:
     caches: tuple[Cache, ...] = ()
     config_file_flag: str = ""  # names a YAML file that holds flags
     config_values: tuple[ConfigValue, ...] = ()
+    alarms: tuple[str, ...] = ()  # the engine's own word that it stands still: no progress, yet worth showing
     override_flag: str = ""  # takes a JSON object that overrides the model's config.json
     event_loops: tuple[str, ...] = ()  # frames of a loop that polls for requests, whatever it does …
     loop_work: tuple[str, ...] = ()  # … and frames under it that are work

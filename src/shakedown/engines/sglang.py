@@ -172,6 +172,12 @@ SGLANG = Engine(
         r"Waiting for application startup",
         r"\"GET /health\S* HTTP/[\d.]+\" 503",
     ),
+    # Whatever the interval, its first one comes while the watch still doubts: it must not calm it.
+    alarms=(
+        r" watchdog timeout \(",
+        r" Pyspy (?:dump for|failed)| pyspy dump attempts failed",
+        r" debug info:$",
+    ),
     noise=(
         *shared.NOISE,
         r"Ignore import error when loading ",

@@ -75,12 +75,20 @@ def counter(text: str) -> float | None:
     return max(fractions + [p for p in percents if p <= 1], default=None)
 
 
+# A dump of stacks (py-spy's or Python's own) says where something stands, not that it moved.
+_FRAME = re.compile(
+    r'\s*File "[^"]+", line \d+|\s+\S.* \(\S+:\d+\)$'
+    r"|(?:Current t|T)hread (?:0x|\d+ \()|Process \d+: |Python v\d"
+)
+
+
 class LogReader:
     """Cuts bytes into lines and remembers every template, with the highest counter seen in it."""
 
     def __init__(self, engine: Engine) -> None:
         self._waiting = Phrases(engine.waiting_phrases)
         self._noise = Phrases(engine.noise)
+        self._alarm = Phrases(engine.alarms)
         self._rank = compile_or_escape(engine.rank_pattern) if engine.rank_pattern else None
         self._pending = b""
         self._pending_since_s = 0.0
@@ -120,8 +128,11 @@ class LogReader:
             rank=rank,
             pid=pid,
             noise=waiting or self._noise(text),
-            moved=not waiting and self._is_new(rank, text),
+            moved=not waiting and not self._stands_still(text) and self._is_new(rank, text),
         )
+
+    def _stands_still(self, text: str) -> bool:
+        return self._alarm(text) or _FRAME.match(text, 0, TEMPLATE_CHARS) is not None
 
     def _who(self, text: str) -> tuple[str, int | None]:
         found = self._rank.search(text, 0, 200) if self._rank else None
