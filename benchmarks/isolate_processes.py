@@ -41,7 +41,7 @@ from shakedown.core import Expectation
 from shakedown.errors import ShakedownError
 from shakedown.host.reach import free_port
 from shakedown.isolate import Ladder
-from shakedown.isolate.sorting import PREFIXES
+from shakedown.isolate.settings import PREFIXES
 from shakedown.jobs import isolate as isolating
 from shakedown.jobs import oracle
 from shakedown.jobs.request import LaunchRequest

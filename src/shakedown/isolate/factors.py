@@ -10,7 +10,8 @@ from dataclasses import replace
 
 from shakedown.core import Command, Engine, Experiment, Factor, FactorKind, FlagTable, Launch
 from shakedown.isolate.outside import Outside, outside_factors
-from shakedown.isolate.sorting import Sorting, device_of
+from shakedown.isolate.settings import device_of
+from shakedown.isolate.sorting import Sorting
 
 __all__ = [
     "apply",

@@ -5,45 +5,15 @@ It names no engine: patterns, groups and safe values come from the engine's tabl
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 
 from shakedown.core import Command, Factor, FactorKind, Fit, FlagTable, Mark, Switch
-from shakedown.redact import Redactor
-
-ENGINES_AND_THEIRS = ("VLLM_", "SGLANG_", "NCCL_", "GLOO_", "CUDA_", "TORCH", "OMP_", "HF_")
-KERNELS_AND_MEMORY = ("PYTORCH_", "FLASHINFER_", "TRITON_")  # three of 142 incidents were theirs
-PREFIXES = ENGINES_AND_THEIRS + KERNELS_AND_MEMORY
-_CREDENTIAL = re.compile(r"SECRET|PASSWORD|PASSWD|CREDENTIAL|(?:^|_)(?:TOKEN|KEY|KEY_ID)$")
+from shakedown.isolate.settings import Setting, device_of, is_harmless, settings_of
 
 # How much a user hates to lose it: remedies are tried from the cheapest on.
 _DEAR_SWITCH, _DEAR_VALUE, _DEAR_FEATURE, _DEAR_GROUP, _DEAR_SIZE = 1, 2, 3, 4, 5
-
-
-def device_of(command: Command, table: FlagTable | None) -> str:
-    """What the launch runs on: as it says itself, else as its interpreter found, else "cuda"."""
-    stated = (command.value("--device") or "").partition(":")[0]
-    if stated and stated != "auto":
-        return stated
-    return (table.device if table else "") or "cuda"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Setting:
-    """A flag with all its uses, or a variable, as the user gave it."""
-
-    name: str
-    text: str
-    value: str
-    spelled: str = ""
-    positions: tuple[int, ...] = ()
-    variables: tuple[str, ...] = ()  # to drop from the inherited environment
-
-    @property
-    def is_flag(self) -> bool:
-        return self.name.startswith("-")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,10 +35,9 @@ class Sorting:
             pattern for mark, patterns in self.engine.measured_by if mark in marks for pattern in patterns
         )
         self.device = device_of(command, table)
-        self.redactor = Redactor.of(command.env, command.launch.argv)
         self.names = {name: flag.names for flag in (table.flags if table else ()) for name in flag.names}
         self.defaults = {flag.names[0]: flag.default for flag in (table.flags if table else ())}
-        self.given = {**self._flags(), **self._variables()}
+        self.given = settings_of(command, table)
         self.open = {
             name: setting for name, setting in self.given.items() if not self._is_untouchable(setting)
         }
@@ -92,48 +61,15 @@ class Sorting:
 
     # --- settings
 
-    def _flags(self) -> dict[str, _Setting]:
-        argv = self.redactor.redact_argv(self.command.launch.argv)  # a factor's text goes on record
-        found: dict[str, _Setting] = {}
-        for use in self.command.uses:
-            before = found.get(use.name)
-            positions = (before.positions if before else ()) + use.positions
-            found[use.name] = _Setting(
-                name=use.name,
-                text=" ".join(argv[at] for at in positions),
-                value=" ".join(use.values),
-                spelled=use.spelled.replace("_", "-"),
-                positions=positions,
-            )
-        return found
-
-    def _variables(self) -> dict[str, _Setting]:
-        wrapped: dict[str, list[int]] = {}
-        for name, _, position in self.command.assigned:
-            wrapped.setdefault(name, []).append(position)
-        named = self.table.env if self.table else frozenset()
-        shown = self.redactor.redact_env(self.command.env)
-        return {
-            name: _Setting(
-                name=name,
-                text=f"{name}={shown[name]}",
-                value=value,
-                positions=tuple(wrapped.get(name, ())),
-                variables=(name,),
-            )
-            for name, value in sorted(self.command.env.items())
-            if (name in named or name.startswith(PREFIXES)) and not _CREDENTIAL.search(name)
-        }
-
-    def _is_untouchable(self, setting: _Setting) -> bool:
+    def _is_untouchable(self, setting: Setting) -> bool:
         """Essential, or a number that fits anywhere."""
         fit = self._fit(setting.name)
         if fit is not None:
-            return _is_harmless(fit, setting.value)
+            return is_harmless(fit, setting.value)
         essential = self.engine.essential_flags | self.engine.essential_env | set(self.measured)
         return any(self._matches(setting.name, pattern) for pattern in essential)
 
-    def _states_default(self, setting: _Setting) -> bool:
+    def _states_default(self, setting: Setting) -> bool:
         return bool(setting.value) and setting.value == self.defaults.get(setting.name)
 
     def _drop_stated_defaults(self) -> None:
@@ -156,7 +92,7 @@ class Sorting:
     def _add(
         self,
         kind: FactorKind,
-        settings: Iterable[_Setting],
+        settings: Iterable[Setting],
         name: str,
         *,
         dear: int,
@@ -195,7 +131,7 @@ class Sorting:
         candidates = (name, *(f"{name} #{number}" for number in range(2, len(taken) + 3)))
         return next(candidate for candidate in candidates if candidate not in taken)
 
-    def _members(self, patterns: Iterable[str]) -> list[_Setting]:
+    def _members(self, patterns: Iterable[str]) -> list[Setting]:
         return [
             setting
             for name, setting in self.open.items()
@@ -304,7 +240,7 @@ class Sorting:
         setting = self.given.get(self._canonical(name))
         return setting is not None and setting.value != "1"
 
-    def _is_safe(self, setting: _Setting, switch: Switch) -> bool:
+    def _is_safe(self, setting: Setting, switch: Switch) -> bool:
         if not setting.is_flag:
             return (setting.name, setting.value) in switch.env
         if not switch.argv or self._canonical(switch.argv[0]) != setting.name:
@@ -327,22 +263,6 @@ class Sorting:
             names = {by_label[self._canonical(n)] for n in needs if self._canonical(n) in by_label}
             finished.append(replace(draft.factor, needs=frozenset(names - {draft.factor.name})))
         return tuple(finished)
-
-
-def _is_harmless(fit: Fit, value: str) -> bool:
-    if value == fit.safe:
-        return True
-    number = _number(value)
-    return fit.harmless is not None and number is not None and fit.harmless[0] <= number <= fit.harmless[1]
-
-
-def _number(text: str) -> float | None:
-    """A number as engines read it: 32k is 32,000, 32K is 32,768."""
-    found = re.fullmatch(r"(\d+(?:\.\d+)?)([kKmMgG]?)", text)
-    if not found:
-        return None
-    scale = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "K": 2**10, "M": 2**20, "G": 2**30}
-    return float(found[1]) * scale[found[2]]
 
 
 def _shortened(name: str) -> str:

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 
 from shakedown.core import Command, Factor, FactorKind, Flag, FlagTable, FlagUse
 from shakedown.isolate.remedy import Tokens
-from shakedown.isolate.sorting import device_of
+from shakedown.isolate.settings import device_of
 
 SINGLE = frozenset({FactorKind.FLAG, FactorKind.FIT, FactorKind.BACKEND})
 MOST_SIBLINGS = 6

@@ -13,7 +13,7 @@ from shakedown.core import Expectation, Factor, RecordState, SearchRecord
 from shakedown.engines import display
 from shakedown.errors import HostProblem, UsageError
 from shakedown.host.machine import Machine
-from shakedown.isolate.sorting import PREFIXES
+from shakedown.isolate.settings import PREFIXES
 from shakedown.jobs.reading import Reading
 from shakedown.jobs.request import LaunchRequest
 from shakedown.jobs.result import Talk

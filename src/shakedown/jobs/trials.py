@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from shakedown.core import PLACE_FACT, WEIGHTS_FACT, Launch, Phase, Signature
 from shakedown.engines import display
-from shakedown.isolate.sorting import PREFIXES
+from shakedown.isolate.settings import PREFIXES
 from shakedown.jobs.afterwards import looking_after
 from shakedown.jobs.outside import model_folder, weight_bytes
 from shakedown.jobs.reading import Reading, asked_for_random_weights, own_limits
