@@ -99,8 +99,8 @@ ROWS = (
         id="vllm-variable",
         engine="vllm",
         kind="variable",
-        env={"VLLM_CPU_OMP_THREADS_BIND": "0|1"},  # cores for two ranks, and there is one
-        truth=("VLLM_CPU_OMP_THREADS_BIND",),
+        env={"VLLM_RPC_BASE_PATH": "{work}/gone"},  # where its sockets go
+        truth=("VLLM_RPC_BASE_PATH",),
     ),
     Planted(
         id="vllm-two-flags",

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import signal
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -29,20 +28,22 @@ from shakedown.core import (
 from shakedown.errors import HostProblem
 from shakedown.host import cgroup, execution, foreign, output, procfs, sockets, stacks
 from shakedown.host.attached import AttachedHost
-from shakedown.host.container import ContainerRun
-from shakedown.host.family import Family
+from shakedown.host.ending import (
+    ask_supervisor,
+    container_left,
+    end_without_supervisor,
+    is_supervised,
+    unwritten,
+)
 from shakedown.host.foreign import listening_on
 from shakedown.host.gpu import GpuReader
-from shakedown.host.ladder import bring_down
 from shakedown.host.launching import Lifeline, check_launch, start_supervisor, was_begun
 from shakedown.host.machine import Here
 from shakedown.host.samples import Sampler
-from shakedown.host.shm import sweep
-from shakedown.host.state import ContainerState, RunState, read_state, visit, write_state
+from shakedown.host.state import RunState, read_state, visit
 from shakedown.host.survey import redactor_of
 from shakedown.redact import Redactor, written_secrets
 
-_AFTER_GRACE_S = 30.0  # the ladder's own limits add up to less
 _POLL_S = 0.02
 _GPU_BACK_S = 60.0  # hundreds of GB of pinned and device memory are given back in seconds
 
@@ -136,7 +137,7 @@ class LocalHost(Here):
         state = self._state(run)
         if state and state.exit:
             return Exit(code=state.exit[0], signal=state.exit[1])
-        if procfs.is_alive(run.leader.pid, run.leader.started_ticks) or self._is_supervised(run):
+        if procfs.is_alive(run.leader.pid, run.leader.started_ticks) or is_supervised(run):
             return None
         return Exit(code=None, signal=None)  # the one who would have seen it is dead too
 
@@ -183,16 +184,18 @@ class LocalHost(Here):
         began = time.monotonic()
         self._gpu.prepare()
         owned = {pid for pid, _ in state.owned} if (state := self._state(run)) else set()
-        if self._is_supervised(run):
-            self._ask_supervisor(run, grace_s)
+        if is_supervised(run):
+            held = self._held.get(run.folder)
+            told = held is not None and held.lifeline.order(grace_s=grace_s)
+            ask_supervisor(run, grace_s, told=told)
         if run.folder in self._held:
             _reap(run.supervisor.pid)
-        state = self._state(run) or _unwritten(run)
+        state = self._state(run) or unwritten(run)
         if state.ended is None:
-            state = self._end_without_supervisor(run, state, grace_s)
+            state = end_without_supervisor(run, state, grace_s)
         left = self._sample(run, [(pid, ticks) for pid, ticks in state.left if procfs.is_alive(pid, ticks)])
         if state.container and not state.container.gone:
-            left = (*left, _container_left(state.container))
+            left = (*left, container_left(state.container))
         if held := self._held.pop(run.folder, None):
             held.lifeline.close()
         owned |= {pid for pid, _ in state.owned} | {run.leader.pid}
@@ -222,7 +225,7 @@ class LocalHost(Here):
         else:
             held.lifeline.order(disarm=True)
         until = time.monotonic() + 5.0
-        while self._is_supervised(run) and time.monotonic() < until:
+        while is_supervised(run) and time.monotonic() < until:
             if (state := self._state(run)) and not state.armed:
                 return
             time.sleep(_POLL_S)
@@ -256,9 +259,6 @@ class LocalHost(Here):
             state.ended = state.ended or "the machine was restarted"
         return state
 
-    def _is_supervised(self, run: Run) -> bool:
-        return procfs.is_alive(run.supervisor.pid, run.supervisor.started_ticks)
-
     def _sample(self, run: Run, owned: Sequence[tuple[int, int]]) -> tuple[ProcessSample, ...]:
         held = self._held.get(run.folder)
         redactor = held.redactor if held else Redactor()
@@ -270,87 +270,7 @@ class LocalHost(Here):
         sample = self._sampler.sample(pid, ticks, Redactor()) if pid and ticks else None
         return sample.name if sample else "a process of another user"
 
-    def _ask_supervisor(self, run: Run, grace_s: float) -> None:
-        """SIGTERM, and a second one when the patience named is over; then wait for its last word."""
-        held = self._held.get(run.folder)
-        told = held is not None and held.lifeline.order(grace_s=grace_s)
-        signal_process(run.supervisor, signal.SIGTERM)
-        until = time.monotonic() + grace_s
-        while self._is_supervised(run) and time.monotonic() < until:
-            time.sleep(_POLL_S)
-        if not told:
-            signal_process(run.supervisor, signal.SIGTERM)
-        until = time.monotonic() + _AFTER_GRACE_S
-        while self._is_supervised(run) and time.monotonic() < until:
-            time.sleep(_POLL_S)
-        signal_process(run.supervisor, signal.SIGKILL)  # stuck: a full or hung disk
-
-    def _end_without_supervisor(self, run: Run, state: RunState, grace_s: float) -> RunState:
-        """The supervisor was killed: what it wrote down still proves what is ours."""
-        family = Family(root=None, group=Path(state.cgroup) if state.cgroup else None, known=state.owned)
-        if found := state.container:
-            container = ContainerRun(found.client, Path(found.id_file), os.environ)
-            container.end(grace_s, time.sleep, lambda: False)
-            found.gone, grace_s = container.end_surely(time.sleep), 0.0
-        fall = bring_down(family, state.leader[0], grace_s, turn=time.sleep, hurried=lambda: False)
-        if state.cgroup:
-            cgroup.remove(Path(state.cgroup))
-        state.swept = sweep(state.shm)
-        state.left = [(member.pid, member.started_ticks) for member in fall.left]
-        state.ended, state.forced = "the supervisor was killed", fall.forced
-        with contextlib.suppress(OSError):
-            write_state(run.folder, state)
-        return state
-
-
-def signal_process(process: Identity, number: int) -> None:
-    """To that very process, or to nobody."""
-    try:
-        handle = os.pidfd_open(process.pid)
-    except ProcessLookupError:
-        return
-    try:
-        if procfs.is_alive(process.pid, process.started_ticks):
-            signal.pidfd_send_signal(handle, number)
-    except ProcessLookupError:
-        return
-    finally:
-        os.close(handle)
-
 
 def _reap(pid: int) -> None:
     with contextlib.suppress(ChildProcessError):
         os.waitpid(pid, os.WNOHANG)
-
-
-def _container_left(container: ContainerState) -> ProcessSample:
-    """What is shouted of a container that its engine did not say to be gone."""
-    own = ContainerRun(container.client, Path(container.id_file), {}).id or "?"
-    return ProcessSample(
-        pid=container.first,
-        started_ticks=0,
-        ppid=0,
-        name=f"container {own[:12]}",
-        state="?",
-        wchan="",
-        cpu_s=0.0,
-        children_cpu_s=0.0,
-        rss_bytes=0,
-        minor_faults=0,
-        read_bytes=0,
-        written_bytes=0,
-        threads=0,
-    )
-
-
-def _unwritten(run: Run) -> RunState:
-    """What a handle alone proves, where the folder of the run was removed."""
-    leader = (run.leader.pid, run.leader.started_ticks)
-    supervisor = (run.supervisor.pid, run.supervisor.started_ticks)
-    return RunState(
-        boot_id=procfs.boot_id(),
-        supervisor=supervisor,
-        started_s=run.started_s,
-        leader=leader,
-        owned=[leader],
-    )

@@ -11,8 +11,8 @@ from pathlib import Path
 from shakedown.core import Ending, Missing, RecordState, SearchRecord, TrialRecord
 from shakedown.errors import HostProblem
 from shakedown.host import foreign
+from shakedown.host.ending import signal_process
 from shakedown.host.felling import Felled, fell
-from shakedown.host.local import signal_process
 from shakedown.host.machine import FOLDER_FACT, Machine
 from shakedown.host.shm import still_there
 from shakedown.host.survey import Survey
