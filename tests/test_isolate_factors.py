@@ -143,6 +143,13 @@ def test_the_cpu_cache_variable_is_essential_unless_it_is_extreme(value, expecte
     assert launch.env["VLLM_CPU_KVCACHE_SPACE"] == (expected or value)
 
 
+def test_where_sockets_go_may_be_blamed_and_where_weights_lie_may_not():
+    places = {"VLLM_RPC_BASE_PATH": "/gone", "VLLM_CACHE_ROOT": "/cache"}
+    found = factors_of(read("vllm serve M", places, VLLM), VLLM)
+    assert "VLLM_RPC_BASE_PATH" in {name for factor in found for name in factor.drop_env}
+    assert "VLLM_CACHE_ROOT" not in {name for factor in found for name in factor.drop_env}
+
+
 def test_a_context_is_shortened_never_left_to_the_model():
     command = read("vllm serve M --max-model-len 128k")
     assert find(command, VLLM, "--max-model-len").add_argv == ("--max-model-len", "2048")
