@@ -58,3 +58,4 @@ def test_a_start_cut_while_it_compiled_is_slow(name):
     judgement = watcher.cut(f"cut by the deadline of {cut_s} s")
     assert judgement.verdict is Verdict.SLOW
     assert judgement.phase is phase
+    assert "(the launch)" in judgement.cause or "(nvcc" in judgement.cause or "(cicc" in judgement.cause

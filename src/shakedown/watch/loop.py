@@ -160,7 +160,7 @@ class Watcher:
         moving = quiet_s <= self._budget_s
         seen = f"last hard progress {quiet_s:.0f} s before the end"
         if self._progress is not None:
-            seen += f": {self._progress.signal}, {self._progress.name}"
+            seen += f": {_spoken(self._progress)}"
         return self._judgement(
             Decision(
                 state=State.FINAL,
@@ -306,7 +306,7 @@ class Watcher:
         if (error := self._errors.first) is not None:
             found.append(Evidence(kind="log", text=error.text, at_s=error.at_s, pid=error.pid))
         if self._progress is not None:
-            text = f"last hard progress: {self._progress.signal} ({self._progress.name or 'the launch'})"
+            text = f"last hard progress: {_spoken(self._progress)}"
             found.append(Evidence(kind="progress", text=text, at_s=self._progress_s, pid=self._progress.pid))
         return (*found, *self._readings.evidence(self._now_s))
 
@@ -314,3 +314,7 @@ class Watcher:
         if self._last is None:
             self._last = self._assess(())
         return replace(self._last, now_s=self._now_s, new_lines=new_lines)
+
+
+def _spoken(progress: Progress) -> str:
+    return f"{progress.signal} ({progress.name or 'the launch'})"
