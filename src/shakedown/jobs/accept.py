@@ -116,25 +116,10 @@ def run_race(
         return measured
 
     after = while_serving(replace(launch, launch=plain.launch), talk, again)
-    from shakedown.jobs.accept_blame import expected_of  # torch, where it is needed at all
-
-    raced = []
-    for each, found, identity in zip(others, drafted, identities, strict=True):
-        talk.say(f"accept: what {each.name} should give")
-        first = first_shown(request, found[0], after[0], identity)
-        own = replace(plan, drafts=each.drafts)
-        shown, seen = expected_of(request, reading, launch, each, found[0], first, own, talk)
-        raced.append(
-            Raced(
-                contender=each,
-                measured=found,
-                paces=tuple(pace_between(p, d) for p, d in zip(after, found, strict=True)),
-                drift=tuple(drift_between(b, a) for b, a in zip(before, after, strict=True)),
-                shown=shown,
-                seen=seen,
-                finding=judge(shown),
-            )
-        )
+    raced = tuple(
+        judged(request, launch, reading, each, found, identity, (before, after), plan, talk)
+        for each, found, identity in zip(others, drafted, identities, strict=True)
+    )
     table = reading.table
     return Race(
         request=request,
@@ -142,7 +127,37 @@ def run_race(
         engine=reading.command.engine.name,
         version=table.version if table is not None and table.source == "live" else "",
         plain=(before, after),
-        raced=tuple(raced),
+        raced=raced,
+    )
+
+
+def judged(
+    request: AcceptRequest,
+    launch: LaunchRequest,
+    reading: Reading,
+    contender: Contender,
+    found: tuple[Measurement, ...],
+    identity: Identity,
+    plain: tuple[tuple[Measurement, ...], tuple[Measurement, ...]],
+    plan: Plan,
+    talk: Talk,
+) -> Raced:
+    """One drafter beside the plain server before and after it."""
+    from shakedown.jobs.accept_blame import expected_of  # torch, where it is needed at all
+
+    before, after = plain
+    talk.say(f"accept: what {contender.name} should give")
+    first = first_shown(request, found[0], after[0], identity)
+    own = replace(plan, drafts=contender.drafts)
+    shown, seen = expected_of(request, reading, launch, contender, found[0], first, own, talk)
+    return Raced(
+        contender=contender,
+        measured=found,
+        paces=tuple(pace_between(p, d) for p, d in zip(after, found, strict=True)),
+        drift=tuple(drift_between(b, a) for b, a in zip(before, after, strict=True)),
+        shown=shown,
+        seen=seen,
+        finding=judge(shown),
     )
 
 
