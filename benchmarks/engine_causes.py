@@ -80,6 +80,28 @@ def changed_norm(work: Path, model: Path) -> Path:
     return changed
 
 
+BROKEN_CACHE = """
+def register():
+    from vllm.v1.core import kv_cache_manager as managing
+    plain = managing.KVCacheManager.__init__
+    def init(self, *arguments, enable_caching=True, **named):
+        if enable_caching:
+            raise RuntimeError("the block pool of the prefix cache is corrupt")
+        plain(self, *arguments, enable_caching=enable_caching, **named)
+    managing.KVCacheManager.__init__ = init
+"""
+
+
+def broken_prefix_cache(work: Path, model: Path) -> Path:
+    """A plug-in that breaks what vLLM does by default, and only that."""
+    about = work / "plugin" / "broken_cache-1.dist-info"
+    about.mkdir(parents=True)
+    (about / "METADATA").write_text("Metadata-Version: 2.1\nName: broken-cache\nVersion: 1\n")
+    (about / "entry_points.txt").write_text("[vllm.general_plugins]\nbroken = broken_cache:register\n")
+    (work / "plugin" / "broken_cache.py").write_text(BROKEN_CACHE)
+    return model
+
+
 ROWS = (
     Planted(
         id="vllm-flag",
@@ -101,6 +123,14 @@ ROWS = (
         kind="variable",
         env={"VLLM_RPC_BASE_PATH": "{work}/gone"},  # where its sockets go
         truth=("VLLM_RPC_BASE_PATH",),
+    ),
+    Planted(
+        id="vllm-default",
+        engine="vllm",
+        kind="default",
+        env={"PYTHONPATH": "{work}/plugin"},
+        make=broken_prefix_cache,
+        truth=("prefix caching",),
     ),
     Planted(
         id="vllm-two-flags",
