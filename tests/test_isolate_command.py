@@ -207,6 +207,16 @@ def test_a_deadline_before_the_first_verdict_is_no_answer(isolate, shakedown: Sh
     assert "deadline" in said.document["error"]
 
 
+@pytest.mark.parametrize("command", ["run", "isolate"])
+def test_a_mark_that_a_flag_keeps_from_being_measured_is_refused(shakedown: Shakedown, command: str) -> None:
+    launch = ["vllm", "serve", "M", "--speculative-config", "{}", "--disable-log-stats"]
+    said = shakedown(command, "--dry-run", "--expect", "accept_length >= 2", launch=launch)
+    assert said.code == 2
+    assert "accept_length cannot be measured: with --disable-log-stats" in said.stderr
+    assert "leave out --disable-log-stats" in said.stderr
+    assert shakedown(command, "--dry-run", "--expect", "ttft_ms <= 200", launch=launch).code == 0
+
+
 def test_a_dry_run_starts_nothing(isolate, shakedown: Shakedown, tmp_path: Path) -> None:
     said = isolate("crash:--alpha", "--alpha", "--beta", "3", options=("--dry-run",))
     assert said.code == 0

@@ -180,6 +180,7 @@ class Engine:
     measured_by: tuple[
         tuple[Mark, tuple[str, ...]], ...
     ] = ()  # (mark, flags): without these there is nothing to measure
+    blinded_by: tuple[tuple[Mark, tuple[str, ...]], ...] = ()  # (mark, flags): with one it cannot be measured
     caches: tuple[Cache, ...] = ()
     config_file_flag: str = ""  # names a YAML file that holds flags
     config_values: tuple[ConfigValue, ...] = ()

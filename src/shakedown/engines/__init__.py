@@ -8,6 +8,7 @@ from shakedown.engines.command import (
     parse,
     passing_on,
     require_isolatable,
+    require_measurable,
 )
 from shakedown.engines.flags import read_table
 
@@ -20,4 +21,5 @@ __all__ = [
     "passing_on",
     "read_table",
     "require_isolatable",
+    "require_measurable",
 ]

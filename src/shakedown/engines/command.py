@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from shakedown.core import Command, Engine, FlagTable, Launch
+from shakedown.core import Command, Engine, FlagTable, Launch, Mark
 from shakedown.engines.arguments import read_arguments
 from shakedown.engines.containers import attached, with_variables
 from shakedown.engines.generic import GENERIC
@@ -81,6 +81,17 @@ def require_isolatable(command: Command) -> None:
         raise UsageError(f"cannot isolate {shown}: {obstacle.what}", obstacle.hint)
     if unwrapped.program >= len(command.launch.argv):
         raise UsageError(f"cannot isolate {shown}: it starts no server")
+
+
+def require_measurable(command: Command, marks: Collection[Mark]) -> None:
+    """Raise UsageError where a flag keeps the server from telling what a mark is measured by."""
+    given = {use.name for use in command.uses}
+    for mark, flags in command.engine.blinded_by:
+        for flag in flags:
+            if mark in marks and flag in given:
+                raise UsageError(
+                    f"{mark} cannot be measured: with {flag} nothing counts it", f"leave out {flag}"
+                )
 
 
 def endable(launch: Launch, id_file: Path) -> Launch:

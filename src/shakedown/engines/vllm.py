@@ -273,6 +273,7 @@ VLLM = Engine(
         Siblings(flag="--load-format", values=("auto", "safetensors")),
     ),
     measured_by=((Mark.ACCEPT_LENGTH, ("--speculative-config", "--spec-*")),),
+    blinded_by=((Mark.ACCEPT_LENGTH, ("--disable-log-stats",)),),  # /metrics counts no rounds then
     caches=(
         Cache(variable="VLLM_CACHE_ROOT", default="~/.cache/vllm", holds="torch_compile_cache", of=_COMPILE),
         *shared.KERNEL_CACHES,

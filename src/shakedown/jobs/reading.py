@@ -21,7 +21,7 @@ from shakedown.core import (
     Missing,
     Phase,
 )
-from shakedown.engines import engine_named, identify, parse, read_table
+from shakedown.engines import engine_named, identify, parse, read_table, require_measurable
 from shakedown.engines.config_file import SCRIPT, config_file_use, read_entries, write_out
 from shakedown.errors import UsageError
 from shakedown.host import files
@@ -86,6 +86,7 @@ def read_request(request: LaunchRequest, host: Machine, talk: Talk, *, live: boo
             command = parse(launch, table, engine=engine, read_shebang=shebang)
     if (plain := without_config_file(command, table, host, talk)) is not None:
         command = parse(plain, table, engine=engine, read_shebang=shebang)
+    require_measurable(command, {stated.mark for stated in request.expect})
     port = port_of(command, request)
     target = target_of(command, request, port)
     return Reading(command=command, table=table, port=port, target=target, machine=host)
