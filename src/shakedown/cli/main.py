@@ -20,6 +20,7 @@ from shakedown.cli.options import (
     command_argument,
     engine_option,
     expect_option,
+    fleet_options,
     json_option,
     launch_options,
     ledger_option,
@@ -30,6 +31,7 @@ from shakedown.cli.output import choose_talk, print_usage, settle_streams, unrea
 from shakedown.errors import Interrupted, UsageError
 
 if TYPE_CHECKING:
+    from shakedown.jobs.fleet import Fleet
     from shakedown.jobs.result import JobResult
 
 
@@ -92,6 +94,7 @@ def run(
 @click.option("--resume", metavar="ID", help="Go on with an interrupted search; finished trials count.")
 @click.option("--pid", type=click.IntRange(1), help="Read CMD, its variables and folder from a process.")
 @click.option("--seed", type=int, default=0, show_default=True, help="Seed of the planner.")
+@fleet_options
 def isolate(
     command: tuple[str, ...],
     as_json: bool,
@@ -100,6 +103,10 @@ def isolate(
     resume: str | None,
     pid: int | None,
     seed: int,
+    executor: str,
+    workers: int | None,
+    ray_address: str | None,
+    gpus_per_launch: int | None,
     **options: Any,
 ) -> None:
     """Find and prove what makes CMD fail, and hand back CMD, working."""
@@ -109,6 +116,9 @@ def isolate(
         from shakedown.jobs.request import LaunchRequest
 
         request, talk = LaunchRequest.here(command, **options), choose_talk()
+        fleet = fleet_of(executor, workers, ray_address, gpus_per_launch)
+        if nodes is not None and fleet is not None:
+            raise UsageError("--launch starts one launch on several nodes: give no --executor ray with it")
         if nodes is not None:
             from shakedown.jobs.nodes_isolate import isolate_nodes_job
 
@@ -119,9 +129,26 @@ def isolate(
             )
         if pid is not None and (command or resume):
             raise UsageError("--pid reads the command from a process: give neither CMD nor --resume with it")
-        return isolate_job(request, talk, max_launches=max_launches, resume=resume, seed=seed, pid=pid)
+        return isolate_job(
+            request, talk, max_launches=max_launches, resume=resume, seed=seed, pid=pid, fleet=fleet
+        )
 
     finish("isolate", as_json, job)
+
+
+def fleet_of(
+    executor: str, workers: int | None, ray_address: str | None, gpus_per_launch: int | None
+) -> Fleet | None:
+    from shakedown.jobs.fleet import Fleet
+
+    if executor == "ray":
+        return Fleet(workers=workers or 2, address=ray_address, gpus_per_launch=gpus_per_launch)
+    if (workers or 1) > 1 or ray_address is not None or gpus_per_launch is not None:
+        raise UsageError(
+            "--workers, --ray-address and --gpus-per-launch belong to --executor ray",
+            "give --executor ray with them",
+        )
+    return None
 
 
 @cli.command()

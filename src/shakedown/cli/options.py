@@ -136,4 +136,16 @@ nodes_option = click.option(
     type=click.Path(path_type=Path, dir_okay=False, exists=True),
     help="Launch the nodes of this file together, in place of one CMD.",
 )
+fleet_options = apply_all(
+    click.option(
+        "--executor",
+        type=click.Choice(["local", "ray"]),
+        default="local",
+        show_default=True,
+        help="Launch here one after the other, or several at once on a Ray cluster.",
+    ),
+    click.option("--workers", type=click.IntRange(1, 64), help="Launch so many at once; with ray 2."),
+    click.option("--ray-address", metavar="HOST:PORT", help="A running cluster; else a local one is made."),
+    click.option("--gpus-per-launch", type=click.IntRange(0), help="Left out: one for each rank."),
+)
 command_argument = click.argument("command", nargs=-1, type=click.UNPROCESSED, metavar="-- CMD...")

@@ -68,6 +68,7 @@ from shakedown.core.readings import (
     ThreadStack,
 )
 from shakedown.core.records import (
+    BESIDE_FACT,
     PLACE_FACT,
     SSH_FACT,
     VIA_FACT,
@@ -90,6 +91,7 @@ from shakedown.core.verdicts import (
 )
 
 __all__ = [
+    "BESIDE_FACT",
     "PLACE_FACT",
     "SSH_FACT",
     "VIA_FACT",

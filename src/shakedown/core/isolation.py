@@ -104,11 +104,12 @@ class Rung:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """What an experiment showed."""
+    """What an experiment showed. `alone`: no other launch of its search ran beside it."""
 
     trial_id: str
     judgement: Judgement
     seconds: float
+    alone: bool = True
 
 
 class Oracle(Protocol):

@@ -16,6 +16,8 @@ WEIGHTS_FACT = "weight_bytes"  # the fact of a launch that says how much it load
 PLACE_FACT = "weights_on"  # and the kind of file system that lies on
 SSH_FACT, VIA_FACT = "over_ssh", "over_via"  # facts of a launch on another machine: how it was reached
 
+BESIDE_FACT = "beside"  # of a launch of a search: how many others were started with it
+
 
 class RecordState(StrEnum):
     """`open` was written before the launch started; a kill leaves it so until it is found `interrupted`."""

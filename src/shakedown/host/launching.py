@@ -5,6 +5,7 @@ It puts no word of the launch on a command line and leaves our own environment's
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import select
@@ -23,6 +24,7 @@ from shakedown.host import procfs
 
 _READY_S = 30.0  # a program on a slow network disk; the supervisor itself needs 0.2 s
 _BOOT = "import sys; sys.path.append(sys.argv[1]); from shakedown.host.supervisor import main; main()"
+_ORPHANED = "import os\nif os.fork(): os._exit(0)\n"
 _ERRORS = "supervisor.err"
 _PASSED_ON = ("PATH", "LD_LIBRARY_PATH", "LANG", "LC_ALL", "TMPDIR")
 
@@ -78,6 +80,7 @@ def start_supervisor(
     log_bytes: int,
     secrets: Iterable[str] = (),
     patience_s: float = 0.0,
+    orphaned: bool = False,
 ) -> tuple[Run, Lifeline]:
     """Raises UsageError for a program the kernel refuses, HostProblem for what the machine refuses."""
     folder = folder.absolute()
@@ -97,7 +100,9 @@ def start_supervisor(
     orders, lifeline = os.pipe()
     answers, answerer = os.pipe()
     try:
-        pid = _spawn(folder, orders, answerer, errors)
+        pid = _spawn(folder, orders, answerer, errors, _ORPHANED + _BOOT if orphaned else _BOOT)
+        if orphaned:
+            os.waitpid(pid, 0)  # it has forked, and ends at once
     finally:
         for descriptor in (orders, answerer, errors):
             os.close(descriptor)
@@ -114,6 +119,7 @@ def start_supervisor(
         line.close()
         _reap_soon(pid)
         raise _explain(answer, launch, folder)
+    pid = answer["supervisor"]
     supervisor = Identity(pid=pid, started_ticks=procfs.started_ticks(pid) or 0)
     leader_pid, leader_ticks = answer["leader"]
     leader = Identity(pid=leader_pid, started_ticks=leader_ticks)
@@ -152,9 +158,9 @@ def _prepare(folder: Path) -> int:
         raise HostProblem(f"cannot write to the run folder {folder}: {problem.strerror}") from problem
 
 
-def _spawn(folder: Path, orders: int, answerer: int, errors: int) -> int:
+def _spawn(folder: Path, orders: int, answerer: int, errors: int, boot: str) -> int:
     root = str(Path(shakedown.__file__).parents[1])
-    argv = [sys.executable, "-I", "-S", "-X", "utf8", "-c", _BOOT, root, f"shakedown:{folder.name}"]
+    argv = [sys.executable, "-I", "-S", "-X", "utf8", "-c", boot, root, f"shakedown:{folder.name}"]
     env: Mapping[str, str] = {name: os.environ[name] for name in _PASSED_ON if name in os.environ}
     actions = [
         (os.POSIX_SPAWN_DUP2, orders, 0),
@@ -182,8 +188,9 @@ def _receive(answers: int) -> dict[str, Any] | None:
 def _reap_soon(pid: int) -> None:
     """It has nothing left to do; one that hangs all the same is left to itself."""
     until = time.monotonic() + 1.0
-    while os.waitpid(pid, os.WNOHANG) == (0, 0) and time.monotonic() < until:
-        time.sleep(0.01)
+    with contextlib.suppress(ChildProcessError):
+        while os.waitpid(pid, os.WNOHANG) == (0, 0) and time.monotonic() < until:
+            time.sleep(0.01)
 
 
 def _explain(answer: dict[str, Any] | None, launch: Launch, folder: Path) -> HostProblem | UsageError:

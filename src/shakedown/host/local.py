@@ -57,11 +57,20 @@ class _Held:
 
 
 class LocalHost(Here):
-    """`patience_s`: how long a run goes on after this process has died, which far away may be a lost line."""
+    """`patience_s`: how long a run goes on after this process has died, which far away may be a lost line.
+
+    `orphaned`: supervisors are no children of this process, for one that kills its children when it ends.
+    """
 
     def __init__(
-        self, *, cgroups: bool = True, log_bytes: int = output.LOG_BYTES, patience_s: float = 0.0
+        self,
+        *,
+        cgroups: bool = True,
+        log_bytes: int = output.LOG_BYTES,
+        patience_s: float = 0.0,
+        orphaned: bool = False,
     ) -> None:
+        self._orphaned = orphaned
         self.patience_s = patience_s
         self._cgroups = cgroups
         self._log_bytes = log_bytes
@@ -89,6 +98,7 @@ class LocalHost(Here):
             log_bytes=self._log_bytes,
             secrets=secrets,
             patience_s=self.patience_s,
+            orphaned=self._orphaned,
         )
         redactor = Redactor.of(launch.env, launch.argv, secrets)
         self._held[run.folder] = _Held(lifeline=lifeline, redactor=redactor)

@@ -87,7 +87,11 @@ class Supervisor:
         self._state.leader = (pid, procfs.started_ticks(pid) or 0)
         self._look(thorough=True)
         self._save()
-        return {"leader": self._state.leader, "started_s": self._state.started_s}
+        return {
+            "supervisor": os.getpid(),
+            "leader": self._state.leader,
+            "started_s": self._state.started_s,
+        }
 
     def run(self) -> None:
         """Watch over the run until asked to end it, or until nobody who could ask is left."""

@@ -41,13 +41,14 @@ class Arena:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reading:
     """One outcome as it bears on an arena. `direct`: of a configuration inside it, not inferred.
-    `whole`: it was not ended once it was past the failure."""
+    `whole`: it was not ended once it was past the failure. `alone`: nothing ran beside it."""
 
     kept: Names
     showing: Showing
     trial_id: str
     direct: bool = True
     whole: bool = True
+    alone: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,6 +88,7 @@ def read(steps: Sequence[Step], arena: Arena) -> tuple[Reading, ...]:
                     trial_id=step.outcome.trial_id,
                     direct=inside,
                     whole=step.outcome.judgement.passed is None,
+                    alone=step.outcome.alone,
                 )
             )
     return tuple(readings)

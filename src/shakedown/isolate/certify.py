@@ -45,7 +45,8 @@ class Evidence:
         self.readings = readings
         self._decided = decided
         self._seen = {reading.kept for reading in readings if reading.direct}
-        self._whole = {reading.kept for reading in readings if reading.direct and reading.whole}
+        self._alone = {reading.kept for reading in readings if reading.direct and reading.alone}
+        self._whole = {r.kept for r in readings if r.direct and r.whole and r.alone}
         self._shown: dict[Names, Showing] = {}
 
     def tally(self, kept: Names) -> Tally:
@@ -55,7 +56,7 @@ class Evidence:
         """What a configuration is settled to show; `UNKNOWN` where it needs a look, or another.
 
         A pass of a larger set counts, but never without a look at the configuration itself. `whole`: to
-        serve it must have served, not only have got past the failure.
+        serve it must have served with nothing beside it, not only have got past the failure.
         """
         if kept not in self._seen:
             return Showing.UNKNOWN
@@ -68,14 +69,18 @@ class Evidence:
     def _cut_short(self, kept: Names, showing: Showing) -> bool:
         return showing is Showing.SERVES and kept not in self._whole
 
+    def was_alone(self, kept: Names) -> bool:
+        """Whether a configuration was launched with nothing beside it."""
+        return kept in self._alone
+
     def hopeless(self, kept: Names) -> bool:
         """Whether another look can tell nothing, as it fails in another way."""
         return self.shows(kept) is Showing.OTHER
 
     def state(self, demand: Demand) -> bool | None:
-        """Met, not met, or open."""
+        """Met, not met, or open. Looks with other launches beside them prove nothing."""
         showing = self.shows(demand.kept, whole=demand.check == WORKAROUND)
-        if showing is Showing.UNKNOWN:
+        if showing is Showing.UNKNOWN or not self.was_alone(demand.kept):
             return None
         if showing is Showing.OTHER:  # one member less: this failure is gone, and what it shows is said
             return demand.check == ONE_LESS
@@ -83,7 +88,8 @@ class Evidence:
 
     def lacks(self, demand: Demand) -> bool:
         """Whether a look could still meet it: also where a flake has settled it against a likely guess."""
-        return self.state(demand) is not True and self.shows(demand.kept) is not Showing.OTHER
+        state = self.state(demand)
+        return state is None or (state is False and self.shows(demand.kept) is not Showing.OTHER)
 
     def bars(self, demand: Demand) -> bool:
         """Whether it can never be met, as the configuration fails in another way."""
@@ -133,17 +139,21 @@ def demands_of(arena: Arena, members: Names, evidence: Evidence) -> tuple[Demand
         purpose=Purpose.ALONE,
         reason=f"{spoken(members)} alone should fail",
     )
-    less = [
-        Demand(
-            check=ONE_LESS,
-            kept=_one_less(arena, members, member, evidence),
-            wants=Showing.SERVES,
-            purpose=Purpose.ONE_LESS,
-            reason=f"{spoken(members)} alone, less {member}, should not fail",
-        )
-        for member in sorted(members)
-    ]
-    return (alone, *less)
+    return (alone, *(_less(arena, members, member, evidence) for member in sorted(members)))
+
+
+def _less(arena: Arena, members: Names, member: str, evidence: Evidence) -> Demand:
+    kept = _one_less(arena, members, member, evidence)
+    whole = kept == arena.removed(members)  # and as such it is the workaround, which must serve to the end
+    return Demand(
+        check=ONE_LESS,
+        kept=kept,
+        wants=Showing.SERVES,
+        purpose=Purpose.WORKAROUND if whole else Purpose.ONE_LESS,
+        reason=f"your own command less {member} should not fail"
+        if whole
+        else f"{spoken(members)} alone, less {member}, should not fail",
+    )
 
 
 def _one_less(arena: Arena, members: Names, member: str, evidence: Evidence) -> Names:
@@ -153,7 +163,7 @@ def _one_less(arena: Arena, members: Names, member: str, evidence: Evidence) -> 
     much and is launched anyway, unless something else makes that one fail.
     """
     less = arena.one_less(members, member)
-    if len(members) > 1 or less == arena.floor:
+    if len(members) > 1 or (less == arena.floor and evidence.was_alone(less)):
         return less
     whole = arena.removed(members)
     fails = evidence.shows(whole) in (Showing.FAILS, Showing.OTHER) or evidence.tally(whole).fails

@@ -13,6 +13,7 @@ from shakedown.core import (
     Check,
     Conclusion,
     Ended,
+    Experiment,
     Factor,
     Hypothesis,
     Judgement,
@@ -33,7 +34,7 @@ from shakedown.isolate.certify import (
 )
 from shakedown.isolate.closure import Names
 from shakedown.isolate.judge import Showing, classify, compare
-from shakedown.isolate.notebook import SearchLimits, shows_nothing
+from shakedown.isolate.notebook import SearchLimits, Start, shows_nothing
 from shakedown.isolate.prior import Clues
 from shakedown.isolate.remedy import workaround
 from shakedown.isolate.search import Finding, Search
@@ -47,6 +48,10 @@ def _say_nothing(step: Step) -> None:
     """The default report."""
 
 
+def _start_nothing(experiments: Sequence[Experiment]) -> None:
+    """The default start: the oracle launches what it is asked for, one after the other."""
+
+
 def isolate(
     factors: Sequence[Factor],
     oracle: Oracle,
@@ -56,8 +61,11 @@ def isolate(
     limits: SearchLimits | None = None,
     report: Callable[[Step], None] = _say_nothing,
     ladder: Ladder = NO_RUNGS,
+    start: Start = _start_nothing,
 ) -> Conclusion:
     """Find and prove the cause of a failing launch with few experiments.
+
+    With `limits.workers`, `start` is told what may run at once before the oracle is asked for each of it.
 
     The same factors (in any order), seed and outcomes lead to the same questions in the same order,
     so a search goes on by answering the first ones from a record. `BudgetSpent` from the oracle ends
@@ -71,6 +79,7 @@ def isolate(
         limits=limits or SearchLimits(),
         report=report,
         ladder=ladder,
+        start=start,
     )
     ended = search.run()
     return conclude_search(search, ended)

@@ -5,7 +5,7 @@ It never asks twice what it knows, unless told to look again.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from shakedown.core import Experiment, Oracle, Outcome, Purpose, Step, Verdict
@@ -13,6 +13,7 @@ from shakedown.errors import BudgetSpent
 
 MOST_RANKED = 12  # factors whose standing is kept with a step
 Substitutes = tuple[tuple[str, tuple[str, ...]], ...]
+Start = Callable[[Sequence[Experiment]], None]  # launches that the oracle is asked for a moment later
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,11 +21,13 @@ class SearchLimits:
     """How far a search may go.
 
     `repeats`: looks at a launch that serves at first (1: once, and it is nothing to isolate).
+    `workers`: launches that may run at once; a proof has nothing beside it.
     `pass_s`: what a launch that serves takes, where that is known before one was seen.
     `lowest_rate`: a failure that shows more rarely is not searched but should be amplified.
     """
 
     max_launches: int = 100
+    workers: int = 1
     pass_s: float | None = None
     repeats: int = 1
     max_causes: int = 3
@@ -51,9 +54,12 @@ class Inconclusive(Exception):
 class Notebook:
     """Steps so far. `look` returns what is known or asks; each asking is reported with a sentence."""
 
-    def __init__(self, oracle: Oracle, report: Callable[[Step], None], limits: SearchLimits) -> None:
+    def __init__(
+        self, oracle: Oracle, report: Callable[[Step], None], limits: SearchLimits, start: Start
+    ) -> None:
         self.steps: list[Step] = []
         self._oracle = oracle
+        self._start = start
         self._report = report
         self._limits = limits
 
@@ -86,6 +92,15 @@ class Notebook:
             if outcome.judgement.environment:
                 raise Inconclusive(outcome)
         return outcome
+
+    def begin(self, wanted: Sequence[tuple[frozenset[str], Purpose, str]]) -> None:
+        """Starts looks at once, as far as the budget goes; `look` asks for them later, in this order."""
+        begun: list[Experiment] = []
+        for kept, purpose, reason in wanted[: self._limits.max_launches - len(self.steps)]:
+            each = Experiment(kept=kept, purpose=purpose, reason=reason)
+            known = [*(step.experiment for step in self.steps), *begun]
+            begun.append(replace(each, repeat=sum(_same_configuration(other, each) for other in known)))
+        self._start(begun)
 
     def rank(self, suspicion: Mapping[str, float]) -> None:
         """Notes with the last step how suspected the factors are after it."""

@@ -20,7 +20,7 @@ from shakedown.core import (
     missed_marks,
 )
 from shakedown.isolate.arena import Arena
-from shakedown.isolate.closure import Names
+from shakedown.isolate.closure import Dependencies, Names
 from shakedown.isolate.judge import Showing, classify
 from shakedown.isolate.notebook import Notebook, SearchLimits, shows_nothing
 from shakedown.isolate.prior import Clues
@@ -96,7 +96,7 @@ def find_floor(whole: Arena, factors: Sequence[Factor], look: Look) -> Null:
     Off-switches that the user gave stay in safe mode, for they are safe; only where it then fails the
     same, one of them may be to blame.
     """
-    tries = _tries(whole, factors)
+    tries = _tries(whole.needs, factors, missed_marks(whole.target.fingerprint))
     seen: set[Names] = set()
     for kept, purpose, reason in tries:
         if kept in seen:
@@ -114,18 +114,30 @@ def find_floor(whole: Arena, factors: Sequence[Factor], look: Look) -> Null:
     return Null(arena=whole)
 
 
-def _tries(whole: Arena, factors: Sequence[Factor]) -> list[tuple[Names, Purpose, str]]:
+def opening(
+    everything: Names, factors: Sequence[Factor], needs: Dependencies
+) -> list[tuple[Names, Purpose, str]]:
+    """What a search needs whatever comes of it, to run at once: the launch as given, and safe mode."""
+    as_given = (everything, Purpose.REPRODUCE, AS_GIVEN)
+    safe_mode = _tries(needs, factors, frozenset[str]())[0]
+    return [as_given, safe_mode] if safe_mode[0] != everything else [as_given]
+
+
+def _tries(
+    needs: Dependencies, factors: Sequence[Factor], missed: frozenset[str]
+) -> list[tuple[Names, Purpose, str]]:
+    """`missed`: the marks that the launch as given did not meet."""
     kinds: dict[FactorKind, set[str]] = {}
     for factor in factors:
         kinds.setdefault(factor.kind, set()).add(factor.name)
-    closed = whole.needs.closed
+    closed = needs.closed
     off = closed(factor.name for factor in factors if factor.safe)
     defaults = closed(kinds.get(FactorKind.DEFAULT, set()) | kinds.get(FactorKind.BACKEND, set()))
     fitting = kinds.get(FactorKind.FIT, set()) | kinds.get(FactorKind.CONFIG, set())
     fits, both = closed(fitting | off), closed(defaults | fitting)
     safe_mode = (off, Purpose.SAFE_MODE, "safe mode: everything optional off")
     plain = (defaults, Purpose.PLAIN_NULL, "no optional flags, defaults on: safe mode fails in another way")
-    if missed_marks(whole.target.fingerprint) - {Mark.ACCEPT_LENGTH}:  # without its defaults none is fast
+    if missed - {Mark.ACCEPT_LENGTH}:  # without its defaults none is fast
         fast = (both, Purpose.PLAIN_NULL, "no optional flags, defaults on: does it meet the mark?")
         return [fast, plain, safe_mode]
     return [

@@ -48,13 +48,13 @@ def propose(
     """The best experiment, or None where none tells anything. What is `hopeless` fails in another way."""
     arena = belief.arena
     proofs = {belief.vector(item.kept).tobytes(): item for item in reversed(wanted)}
-    kept = _candidates(belief, wanted, np.random.default_rng([seed, len(readings)]))
-    kept = _usable(kept, belief, proofs, hopeless)
+    kept = candidates(belief, wanted, np.random.default_rng([seed, len(readings)]))
+    kept = usable(kept, belief, proofs, hopeless)
     if not len(kept):
         return None
     scores = _Scores(belief, kept, proofs, readings, costs)
     for _ in range(2):
-        flipped = _usable(_neighbours(kept[scores.best], belief), belief, proofs, hopeless)
+        flipped = usable(neighbours(kept[scores.best], belief), belief, proofs, hopeless)
         more = _Scores(belief, flipped, proofs, readings, costs) if len(flipped) else scores
         if more.value[more.best] <= scores.value[scores.best]:
             break
@@ -94,14 +94,14 @@ class _Scores:
         rates = belief.mean_rates[rows]
         can = belief.contains(kept, rows).astype(np.float64)
         self.fails: Floats = EPSILON + (shares * (rates - EPSILON)) @ can
-        noise = _entropy(np.array(EPSILON)) + (shares * (_entropy(rates) - _entropy(np.array(EPSILON)))) @ can
-        self.bits: Floats = np.maximum(_entropy(self.fails) - noise, 0.0)
+        noise = entropy(np.array(EPSILON)) + (shares * (entropy(rates) - entropy(np.array(EPSILON)))) @ can
+        self.bits: Floats = np.maximum(entropy(self.fails) - noise, 0.0)
         proof = np.array(
             [proofs[row.tobytes()].probability if row.tobytes() in proofs else 0.0 for row in kept]
         )
         fail_s, pass_s = _prices(costs)
         seconds = self.fails * fail_s + (1 - self.fails) * pass_s
-        testable = 1 - _untestable(belief, kept, readings)
+        testable = 1 - untestable(belief, kept, readings)
         self.value: Floats = np.round((self.bits + PROOF * proof) * testable / seconds, 9)
         self.best = int(np.argmax(self.value))
 
@@ -111,12 +111,12 @@ def _prices(costs: Costs) -> tuple[float, float]:
     return (high, high) if high < ALIKE * low else (costs.fail_s, costs.pass_s)
 
 
-def _entropy(p: Floats) -> Floats:
+def entropy(p: Floats) -> Floats:
     p = np.clip(p, 1e-12, 1 - 1e-12)
     return np.asarray(-(p * np.log2(p) + (1 - p) * np.log2(1 - p)))
 
 
-def _candidates(belief: Belief, wanted: Sequence[Wanted], random: np.random.Generator) -> Bools:
+def candidates(belief: Belief, wanted: Sequence[Wanted], random: np.random.Generator) -> Bools:
     """Halves of the posterior mass, single factors alone and removed, top hypotheses, random sets."""
     count = len(belief.names)
     order = np.argsort(-np.round(belief.blame(), 12), kind="stable")
@@ -138,11 +138,11 @@ def _candidates(belief: Belief, wanted: Sequence[Wanted], random: np.random.Gene
     return np.concatenate(rows)
 
 
-def _neighbours(kept: Bools, belief: Belief) -> Bools:
+def neighbours(kept: Bools, belief: Belief) -> Bools:
     return np.asarray(kept[None, :] ^ np.eye(len(kept), dtype=bool))
 
 
-def _usable(
+def usable(
     kept: Bools, belief: Belief, proofs: Mapping[bytes, Wanted], hopeless: Callable[[Names], bool]
 ) -> Bools:
     """The candidates closed over what needs what, each once, less those whose answer is known."""
@@ -159,7 +159,7 @@ def _usable(
     return np.array(rows, dtype=bool).reshape(-1, len(names))
 
 
-def _untestable(belief: Belief, kept: Bools, readings: Sequence[Reading]) -> Floats:
+def untestable(belief: Belief, kept: Bools, readings: Sequence[Reading]) -> Floats:
     """The chance that a candidate fails in another way, from configurations that did.
 
     Each of those had reasons: something removed, or something kept without something removed. A

@@ -5,16 +5,18 @@ It neither reproduces a failure nor removes a cause. Imports numpy, so import it
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from shakedown.core import Factor, Phase, Purpose, Signature, Verdict
 from shakedown.isolate.arena import Arena
+from shakedown.isolate.batch import plan_batch
 from shakedown.isolate.beliefs import Belief
 from shakedown.isolate.certify import Evidence
 from shakedown.isolate.closure import Names
 from shakedown.isolate.inquiry import Inquiry
-from shakedown.isolate.leads import control, find_leads, flaked, least_failing, wanted
+from shakedown.isolate.leads import Wanted, control, find_leads, flaked, least_failing, wanted
+from shakedown.isolate.notebook import SearchLimits
 from shakedown.isolate.plan import propose
 from shakedown.isolate.split import split
 
@@ -49,10 +51,10 @@ class Pursuit:
         *,
         seed: int,
         purpose: Purpose,
-        lowest_rate: float,
+        limits: SearchLimits,
     ) -> None:
         self.arena, self.inquiry, self.factors, self.weights = arena, inquiry, factors, weights
-        self.seed, self.purpose, self.lowest_rate = seed, purpose, lowest_rate
+        self.seed, self.purpose, self.limits = seed, purpose, limits
         self.belief = inquiry.belief = Belief(arena, weights, _sure(arena.target))
         self.note = ""
 
@@ -76,10 +78,13 @@ class Pursuit:
             first = leads[0]
             if first.full and first.guess.probability >= ENOUGH:
                 return Answer(sets=first.guess.sets, probability=first.guess.probability)
+            lacking = wanted(leads, evidence)
+            if self._look_at_several(evidence, lacking):
+                continue
             proposal = propose(
                 belief,
                 evidence.readings,
-                wanted(leads, evidence),
+                lacking,
                 evidence.hopeless,
                 book.costs(),
                 self.seed,
@@ -89,6 +94,18 @@ class Pursuit:
                 return None
             why = f"{proposal.reason}; worth {proposal.bits:.2f} bits"
             self.inquiry.look(self.arena, proposal.kept, proposal.purpose, why, again=True)
+
+    def _look_at_several(self, evidence: Evidence, lacking: Sequence[Wanted]) -> bool:
+        """Whether several launches at once are worth more than the next one by itself, and were made."""
+        if self.limits.workers == 1:
+            return False
+        batch = plan_batch(self.belief, evidence, lacking, self.limits.workers, self.seed)
+        looks = [(kept, self.purpose, reason) for kept, reason in batch]
+        if looks:
+            self.inquiry.book.begin(looks)
+        for look in looks:
+            self.inquiry.look(self.arena, *look, again=True)
+        return bool(looks)
 
     def _split(self, evidence: Evidence) -> Answer | None:
         """Plain splitting from the least set known to fail."""
@@ -106,7 +123,7 @@ class Pursuit:
     def _too_rare(self, evidence: Evidence) -> bool:
         """Below a fifth, launches are the wrong means: many requests within one show it sooner."""
         rate = self.belief.rate
-        if len(evidence.readings) < FEW or rate >= 0.75 * self.lowest_rate:
+        if len(evidence.readings) < FEW or rate >= 0.75 * self.limits.lowest_rate:
             return False
         self.note = f"it fails in about {rate:.0%} of launches: amplify it within one launch first"
         return True

@@ -19,8 +19,8 @@ from shakedown.isolate.descent import Descent
 from shakedown.isolate.fitting import fits_in, freed, parts_of
 from shakedown.isolate.inquiry import Inquiry
 from shakedown.isolate.judge import Showing
-from shakedown.isolate.notebook import Inconclusive, Notebook, SearchLimits
-from shakedown.isolate.nulls import find_floor, reproduce
+from shakedown.isolate.notebook import Inconclusive, Notebook, SearchLimits, Start
+from shakedown.isolate.nulls import find_floor, opening, reproduce
 from shakedown.isolate.prior import Clues, weigh
 from shakedown.isolate.remedy import Tokens, mildest_value, value_note
 from shakedown.isolate.tell import shown
@@ -53,11 +53,12 @@ class Search:
         limits: SearchLimits,
         report: Callable[[Step], None],
         ladder: Ladder,
+        start: Start,
     ) -> None:
         self.factors = {factor.name: factor for factor in sorted(factors, key=lambda factor: factor.name)}
         assert len(self.factors) == len(factors), "two factors have one name"
         self.needs = Dependencies(list(self.factors.values()))
-        self.book = Notebook(oracle, report, limits)
+        self.book = Notebook(oracle, report, limits, start)
         self.inquiry = Inquiry(self.book)
         self.seed, self.clues, self.limits, self.ladder = seed, clues, limits, ladder
         self.weights: dict[str, float] = {}
@@ -87,6 +88,8 @@ class Search:
 
     def _run(self) -> Ended:
         everything: Names = frozenset(self.factors)
+        if self.limits.workers > 1:
+            self.book.begin(opening(everything, list(self.factors.values()), self.needs))
         first = reproduce(everything, self.book, self.limits, self.clues)
         self.failing = first.failing
         if first.ended:
@@ -98,9 +101,16 @@ class Search:
         self.arena = Arena(
             universe=everything, floor=frozenset(), target=first.failing.signature, needs=self.needs
         )
-        null = find_floor(self.arena, list(self.factors.values()), self.inquiry.look)
+        null = find_floor(self.arena, list(self.factors.values()), self._look_alone)
         self.arena = null.arena
         return self._go_down() if null.base_fails else self._search(null.arena)
+
+    def _look_alone(self, arena: Arena, kept: Names, purpose: Purpose, reason: str) -> Showing:
+        """A look; one that failed with others beside it is taken again by itself, for they may be why."""
+        showing = self.inquiry.look(arena, kept, purpose, reason)
+        if showing is Showing.SERVES or self.book.steps[-1].outcome.alone:
+            return showing
+        return self.inquiry.look(arena, kept, purpose, "the same with nothing beside it", again=True)
 
     def _go_down(self) -> Ended:
         """The flags are innocent: one evidence run with debug logging, then the rungs."""
@@ -151,7 +161,7 @@ class Search:
             self.weights,
             seed=self.seed,
             purpose=Purpose.PEEL if self.findings else Purpose.SPLIT,
-            lowest_rate=self.limits.lowest_rate,
+            limits=self.limits,
         )
         self.belief = pursuit.belief
         answer = pursuit.run()

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from contextlib import closing
+from contextlib import ExitStack, closing
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from shakedown.core import Conclusion, Factor, Outcome, SearchRecord, Step
 from shakedown.engines import require_isolatable
@@ -16,8 +17,10 @@ from shakedown.host.machine import Machine
 from shakedown.isolate import Clues, SearchLimits, isolate
 from shakedown.isolate.factors import factors_of
 from shakedown.isolate.values import values_of
+from shakedown.jobs.apart import apart_of
 from shakedown.jobs.borrowed import borrow
 from shakedown.jobs.costs import Costs, costs_of, refines
+from shakedown.jobs.fleet import Fleet, require_fit
 from shakedown.jobs.machines import is_far, machine_at, machine_of, on
 from shakedown.jobs.oracle import TrialOracle
 from shakedown.jobs.outside import outside_of
@@ -50,18 +53,24 @@ def isolate_job(
     resume: str | None,
     seed: int,
     pid: int | None = None,
+    fleet: Fleet | None = None,
 ) -> JobResult:
     """Runs the search, or goes on with an interrupted one, and writes its report.
 
-    `pid`: the process whose launch it is, in place of a command.
+    `pid`: the process whose launch it is, in place of a command. `fleet`: where several launches may run at
+    once; None: here, one after the other.
     """
+    if fleet is not None:
+        require_fit(fleet, request)
     with Ledger.open(request.ledger) as ledger:
         earlier = ledger.search(resume) if resume else None
     facts = dict(earlier.facts) if earlier is not None else {}
     far = machine_of(facts, talk) if is_far(facts) else machine_at(request.host, request.via, talk)
     with closing(far) as machine:
         request = on(machine, request) if pid is None else borrow(pid, request, machine, talk)
-        return isolate_on(machine, request, talk, max_launches=max_launches, resume=resume, seed=seed)
+        return isolate_on(
+            machine, request, talk, max_launches=max_launches, resume=resume, seed=seed, fleet=fleet
+        )
 
 
 def isolate_on(
@@ -72,9 +81,10 @@ def isolate_on(
     max_launches: int,
     resume: str | None,
     seed: int,
+    fleet: Fleet | None = None,
 ) -> JobResult:
     """The same on a machine that is open."""
-    with Ledger.open(request.ledger) as ledger:
+    with Ledger.open(request.ledger) as ledger, ExitStack() as open_:
         earlier = ledger.search(resume) if resume else None
         if earlier is not None:
             refuse_nodes(earlier)
@@ -90,6 +100,8 @@ def isolate_on(
             factors = earlier.factors
         else:
             factors = factors_of(reading.command, reading.table, outside_of(reading, request, fresh))
+        if fleet is not None:
+            apart_of(reading, factors)  # refused before anything is written
         if request.dry_run:
             return dry_run(reading, request, factors)
         seen = "" if earlier is not None else told(look_around(host, reading))
@@ -101,27 +113,31 @@ def isolate_on(
             ledger.adopt(search.id)
         facts = dict(search.facts)
         announce(reading, search, costs, talk, max_launches)
-        oracle = TrialOracle(
-            ledger, host, reading, request, factors, search.id, talk, max_launches=max_launches
-        )
+        given = (ledger, host, reading, request, factors, search.id, talk)
+        oracle = oracle_on(fleet, open_, *given, max_launches=max_launches)
         # numpy loads with the search: its matrices are small, and its threads would spin beside the server.
         os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
         clues = Clues(
             values=values_of(factors, reading.command, reading.table),
             weights=suspicions(facts.get(SURROUNDINGS, ""), factors),
         )
-        limits = SearchLimits(max_launches=max_launches, pass_s=float(facts.get(PASS_S, 0)) or None)
+        limits = SearchLimits(
+            max_launches=max_launches,
+            workers=fleet.workers if fleet else 1,
+            pass_s=float(facts.get(PASS_S, 0)) or None,
+        )
         report = report_to(talk)
         try:
-            failing = oracle.look_ahead(as_given(factors))
-            if refines(failing.judgement):
-                talk.say(costs.after(failing).words(len(factors), max_launches))
             found = None
-            if worth_a_stand_in(ledger, search, oracle, failing, costs):
-                few = replace(limits, max_launches=max(1, max_launches // 2))
-                found = search_stand_in(
-                    oracle, factors, failing, seed=search.seed, clues=clues, limits=few, report=report
-                )
+            if limits.workers == 1:
+                failing = oracle.look_ahead(as_given(factors))
+                if refines(failing.judgement):
+                    talk.say(costs.after(failing).words(len(factors), max_launches))
+                if worth_a_stand_in(ledger, search, oracle, failing, costs):
+                    few = replace(limits, max_launches=max(1, max_launches // 2))
+                    found = search_stand_in(
+                        oracle, factors, failing, seed=search.seed, clues=clues, limits=few, report=report
+                    )
             conclusion = isolate(
                 factors,
                 oracle,
@@ -130,6 +146,7 @@ def isolate_on(
                 limits=limits,
                 report=report,
                 ladder=ladder_of(oracle.base, factors),
+                start=oracle.start,
             )
             conclusion = joined(found, conclusion)
         except KeyboardInterrupt:
@@ -138,9 +155,18 @@ def isolate_on(
                 f"go on with: shakedown isolate --resume {search.id}",
             ) from None
         finally:
+            oracle.close()
             clear_work(host, ledger, search_id, fresh)
         ledger.close_search(search.id, conclusion, seconds=oracle.seconds)
         return result_of(ledger, search.id, conclusion, talk)
+
+
+def oracle_on(fleet: Fleet | None, open_: ExitStack, *given: Any, **named: Any) -> TrialOracle:
+    if fleet is None:
+        return TrialOracle(*given, **named)
+    from shakedown.jobs.parallel import open_oracle  # Ray: only where it is asked for
+
+    return open_.enter_context(open_oracle(fleet, *given, **named))
 
 
 def refuse_nodes(earlier: SearchRecord) -> None:

@@ -6,6 +6,7 @@ It never chooses an experiment.
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from dataclasses import replace
 
 from shakedown.core import (
@@ -77,6 +78,12 @@ class TrialOracle:
         self._ahead[experiment_key(experiment)] = outcome
         return outcome
 
+    def start(self, experiments: Sequence[Experiment]) -> None:
+        """Launches here run one after the other: each begins when it is asked for."""
+
+    def close(self) -> None:
+        """Nothing is under way here once an answer was given."""
+
     def __call__(self, experiment: Experiment) -> Outcome:
         if (known := self._ahead.pop(experiment_key(experiment), None)) is not None:
             return known
@@ -87,6 +94,9 @@ class TrialOracle:
         else:
             self.recalled_s += outcome.seconds
             self._talk.say(f"launch {self._asked}: known from {outcome.trial_id}")
+        return self._learn(outcome)
+
+    def _learn(self, outcome: Outcome) -> Outcome:
         self._expected = self._expected or outcome.judgement.signature
         if outcome.judgement.verdict not in {Verdict.SERVES, Verdict.UNDECIDED}:
             self._failures.add(outcome.judgement.signature)
@@ -139,16 +149,23 @@ class TrialOracle:
         return run_recorded(self._ledger, self._host, subject, occasion, looking_on(self._talk, title))
 
     def _launch(self, experiment: Experiment) -> Outcome:
+        title = self._title(experiment, self._asked)
+        self._talk.say(f"{title}: {experiment.reason}")
+        subject, occasion = self._prepare(experiment, title, self._left_s())
+        return self._outcome(self._record(experiment, subject, occasion, title), title)
+
+    def _title(self, experiment: Experiment, number: int) -> str:
         left_s = self._left_s()
-        if self._asked > self._max_launches or (left_s is not None and left_s <= 0):
-            raise BudgetSpent(f"{self._asked - 1} launches and {self.seconds:.0f} s are spent")
+        if number > self._max_launches or (left_s is not None and left_s <= 0):
+            raise BudgetSpent(f"{number - 1} launches and {self.seconds:.0f} s are spent")
+        purpose = experiment.purpose.value.replace("_", " ")
+        return f"launch {number}: {purpose}{', on a stand-in' if experiment.stand_in else ''}"
+
+    def _prepare(self, experiment: Experiment, title: str, left_s: float | None) -> tuple[Subject, Occasion]:
         launch = self._launch_of(experiment)
         if experiment.debug:
             launch = with_debug_logging(launch, self._reading.command.engine)
         launch = passing_on(launch, self._reading.command.launch)
-        purpose = experiment.purpose.value.replace("_", " ")
-        title = f"launch {self._asked}: {purpose}{', on a stand-in' if experiment.stand_in else ''}"
-        self._talk.say(f"{title}: {experiment.reason}")
         subject = subject_of(
             self._reading,
             self._request,
@@ -166,7 +183,9 @@ class TrialOracle:
         occasion = replace(
             occasion_of(self._reading, self.noted_env), search_id=self._search_id, experiment=experiment
         )
-        record = self._record(experiment, subject, occasion, title)
+        return subject, occasion
+
+    def _outcome(self, record: TrialRecord, title: str) -> Outcome:
         assert record.judgement is not None
         if record.judgement.fingerprint == CUT:
             raise BudgetSpent(f"{title} was cut by the deadline")

@@ -12,6 +12,7 @@ from statistics import fmean, median
 from typing import Any
 
 from shakedown.core import (
+    BESIDE_FACT,
     WEIGHTS_FACT,
     Experiment,
     Identity,
@@ -114,7 +115,12 @@ class Queries:
                 continue
             same_machine = writer.boot_id == boot_id() and set((facts or {}).items()) <= set(trial.facts)
             if same_machine and not trial.judgement.environment:
-                return Outcome(trial_id=trial.id, judgement=trial.judgement, seconds=trial.seconds)
+                return Outcome(
+                    trial_id=trial.id,
+                    judgement=trial.judgement,
+                    seconds=trial.seconds,
+                    alone=BESIDE_FACT not in dict(trial.facts),
+                )
         return None
 
     def learnt_silences(self, engine: str, model_key: str) -> Mapping[Phase, float]:
