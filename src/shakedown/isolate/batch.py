@@ -5,14 +5,15 @@ It never asks the oracle, and puts nothing beside a proof. Imports numpy, so imp
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from shakedown.isolate.arena import Arena, Reading
 from shakedown.isolate.beliefs import Belief, Bools, Floats
-from shakedown.isolate.certify import Evidence
+from shakedown.isolate.certify import Evidence, by_wald
 from shakedown.isolate.closure import Names
-from shakedown.isolate.judge import EPSILON
+from shakedown.isolate.judge import EPSILON, Showing
 from shakedown.isolate.leads import Wanted
 from shakedown.isolate.plan import candidates, entropy, neighbours, untestable, usable
 
@@ -22,11 +23,12 @@ LEAST_GAIN = 0.05  # bits below which one more launch is not worth its GPUs
 # Bits that a proof is worth beyond what it tells: it is a round that is needed anyway, if its guess is right.
 # At 1 two workers take 6.3 rounds, at 2 to 4 they take 6.0, and fewer launches the higher it is.
 PROOF = 3.0
+SURE_STARTING = 0.8  # that a failure shows every time, before it was seen
 FLIPS = 2  # times that the best candidate is bettered by changing one factor
 
 
 def plan_batch(
-    belief: Belief, evidence: Evidence, lacking: Sequence[Wanted], most: int, seed: int
+    belief: Belief, evidence: Evidence, lacking: Sequence[Wanted], most: int, seed: int, least: int = 2
 ) -> list[tuple[Names, str]]:
     """At most `most` sets to keep, each with its reason; none where a launch by itself is worth more.
 
@@ -42,7 +44,7 @@ def plan_batch(
         joint.take(best)
         chosen.append(best)
         gains.append(gain)
-    if len(chosen) < 2 or sum(gains) <= worth_alone(belief, lacking):
+    if len(chosen) < least or sum(gains) <= worth_alone(belief, lacking):
         return []
     arena, names = belief.arena, belief.names
     kept = [arena.floor | {name for name, stays in zip(names, row, strict=True) if stays} for row in chosen]
@@ -53,6 +55,19 @@ def plan_batch(
         )
         for each, gain in zip(kept, gains, strict=True)
     ]
+
+
+def first_guesses(
+    arena: Arena, weights: Mapping[str, float], most: int, seed: int
+) -> list[tuple[Names, str]]:
+    """What to launch beside the launch as given and safe mode, before anything is known to fail."""
+    belief = Belief(arena, weights, SURE_STARTING)
+    expected = (
+        Reading(kept=arena.universe, showing=Showing.FAILS, trial_id=""),
+        Reading(kept=arena.floor, showing=Showing.SERVES, trial_id=""),
+    )
+    belief.update(expected)
+    return plan_batch(belief, Evidence(expected, by_wald(belief.rates)), (), most, seed, least=1)
 
 
 def worth_alone(belief: Belief, lacking: Sequence[Wanted]) -> float:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from shakedown.core import Ended, Factor, Judgement, Oracle, Purpose, Step, missed_marks
+from shakedown.core import Ended, Factor, Judgement, Oracle, Phase, Purpose, Step, Verdict, missed_marks
 from shakedown.errors import BudgetSpent
 from shakedown.isolate.arena import Arena
 from shakedown.isolate.base import NO_LADDER, Ladder, RungFinding
@@ -28,6 +28,9 @@ from shakedown.isolate.tell import shown
 if TYPE_CHECKING:
     from shakedown.isolate.beliefs import Belief
     from shakedown.isolate.pursuit import Answer
+
+
+UNSEEN = Judgement(verdict=Verdict.UNDECIDED, phase=Phase.IMPORT)  # before the first launch has ended
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,8 +91,7 @@ class Search:
 
     def _run(self) -> Ended:
         everything: Names = frozenset(self.factors)
-        if self.limits.workers > 1:
-            self.book.begin(opening(everything, list(self.factors.values()), self.needs))
+        guesses = self._begin(everything) if self.limits.workers > 1 else []
         first = reproduce(everything, self.book, self.limits, self.clues)
         self.failing = first.failing
         if first.ended:
@@ -102,8 +104,25 @@ class Search:
             universe=everything, floor=frozenset(), target=first.failing.signature, needs=self.needs
         )
         null = find_floor(self.arena, list(self.factors.values()), self._look_alone)
+        for guess in guesses:
+            self.inquiry.look(null.arena, *guess)
         self.arena = null.arena
         return self._go_down() if null.base_fails else self._search(null.arena)
+
+    def _begin(self, everything: Names) -> list[tuple[Names, Purpose, str]]:
+        """Starts the launch as given and safe mode at once, and beside them the guesses handed back."""
+        factors = list(self.factors.values())
+        looks, guesses = opening(everything, factors, self.needs), []
+        if self.limits.workers > len(looks) > 1:
+            from shakedown.isolate.batch import first_guesses  # numpy: not before it is needed
+
+            floor = looks[1][0]
+            arena = Arena(universe=everything, floor=floor, target=UNSEEN.signature, needs=self.needs)
+            weights = weigh(factors, UNSEEN, self.clues)
+            chosen = first_guesses(arena, weights, self.limits.workers - len(looks), self.seed)
+            guesses = [(kept, Purpose.SPLIT, reason) for kept, reason in chosen]
+        self.book.begin([*looks, *guesses])
+        return guesses
 
     def _look_alone(self, arena: Arena, kept: Names, purpose: Purpose, reason: str) -> Showing:
         """A look; one that failed with others beside it is taken again by itself, for they may be why."""
