@@ -28,6 +28,8 @@ bench: bench-isolate bench-observing bench-faults bench-clean-up
 bench-isolate: $(VENV)/.ready
 	$(PIP) install --group bench
 	$(BIN)/python benchmarks/isolate_simulation.py --rivals
+	$(BIN)/python benchmarks/isolate_workers.py
+	$(BIN)/python benchmarks/isolate_executor.py
 	$(BIN)/python benchmarks/isolate_marks.py
 	$(BIN)/python benchmarks/isolate_processes.py
 	$(BIN)/python benchmarks/isolate_engines.py

@@ -14,6 +14,7 @@ from host_runs import BAD_SERVERS, is_alive, launch_of, wait_for
 
 from shakedown.core import Launch, Missing
 from shakedown.errors import HostProblem, UsageError
+from shakedown.host import procfs
 from shakedown.host.local import LocalHost
 
 
@@ -226,3 +227,23 @@ def test_ctrl_c_in_the_terminal_reaches_neither_supervisor_nor_server(tmp_path):
     assert is_alive(run.supervisor)
     assert is_alive(run.leader)
     host.end(run, grace_s=0)
+
+
+def test_a_supervisor_that_is_no_child_of_its_starter_ends_the_run_as_any_other(tmp_path):
+    host = LocalHost(orphaned=True)
+    run = host.start(shell("sleep 60 & wait"), tmp_path / "run")
+    assert procfs.read_stat(run.supervisor.pid).ppid != os.getpid()
+    assert is_alive(run.supervisor)
+    ending = host.end(run, grace_s=0)
+    assert not ending.left
+    assert not is_alive(run.leader)
+    wait_for(lambda: not is_alive(run.supervisor))
+
+
+def test_a_program_the_kernel_refuses_is_refused_there_too(tmp_path):
+    script = tmp_path / "no-interpreter"
+    script.write_text("no first line\n")
+    script.chmod(0o700)
+    launch = Launch(argv=(str(script),), env=dict(os.environ), cwd=tmp_path)
+    with pytest.raises(UsageError, match="cannot run"):
+        LocalHost(orphaned=True).start(launch, tmp_path / "run")

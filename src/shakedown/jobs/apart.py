@@ -18,6 +18,7 @@ from shakedown.trial import Subject
 from shakedown.watch import Limits
 
 CACHE_VARIABLES = ("TRITON_CACHE_DIR", "TORCHINDUCTOR_CACHE_DIR", "TORCH_EXTENSIONS_DIR")
+SET_BY_US = ("CUDA_VISIBLE_DEVICES", "TMPDIR")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,6 +36,12 @@ def apart_of(reading: Reading, factors: Iterable[Factor]) -> Apart:
     """Raises UsageError where no port can be given to a launch."""
     command = reading.command
     engine = command.engine
+    given = {name for name, _, _ in command.assigned} & set(SET_BY_US)
+    if given:
+        raise UsageError(
+            f"the command itself sets {', '.join(sorted(given))}, which each launch needs set for itself",
+            "set it before shakedown, not within the command",
+        )
     known = any(use.name in engine.port_flags and use.values for use in command.uses)
     if command.container is not None:
         raise UsageError(

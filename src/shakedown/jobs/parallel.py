@@ -21,7 +21,7 @@ from shakedown.host.procfs import boot_id
 from shakedown.jobs.apart import apart_of
 from shakedown.jobs.fleet import Fleet
 from shakedown.jobs.oracle import CUT, TrialOracle
-from shakedown.jobs.ray_cluster import Cluster, WorkerLost, open_cluster
+from shakedown.jobs.ray_cluster import Cluster, Stopped, WorkerLost, open_cluster
 from shakedown.jobs.ray_task import Assignment, travelling, unpack
 from shakedown.jobs.reading import Reading
 from shakedown.jobs.request import LaunchRequest
@@ -122,6 +122,9 @@ class ParallelOracle(TrialOracle):
                 except WorkerLost as lost:
                     self._end_lost(ledger, trial_id)
                     self._talk.say(f"{title}: its worker was lost ({lost}); {trial_id} is repeated")
+                except Stopped:
+                    ledger.mark_stopped(trial_id)
+                    raise
         raise HostProblem(
             f"{title}: {MOST_LOST} workers in a row were lost with it",
             "it may take its node down: search with --executor local on a machine you can watch",
