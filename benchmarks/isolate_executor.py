@@ -1,11 +1,11 @@
 """A search on a real local Ray cluster against one here: rounds, wall time, overhead per launch, and whether
 the local path got slower.
 
-    python benchmarks/isolate_executor.py [--pairs 10] [--searches 2] [--before SRC]
+    python benchmarks/isolate_executor.py [--pairs 10] [--before SRC]
 
 "overhead": one launch of a stand-in server that serves, taken in turn here and as a Ray task with nothing
-beside it; the difference of a pair. "search": eight flags, two of which fail only together. `--before` is
-the src folder of an earlier Shakedown: the same search, here, by turns with that one and with this.
+beside it; the difference of a pair. "search": sixteen flags, of which one fails, or two only together.
+`--before` is the src folder of an earlier Shakedown: the same search, here, by turns with that and with this.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ from shakedown.ledger import Kind, Ledger
 HERE = Path(__file__).parent
 RESULTS = HERE / "results" / "isolate_executor.json"
 SERVER = HERE.parent / "tests" / "bad_servers" / "stand_in.py"
-FLAGS = ("--alpha", "--beta", "3", "--gamma", "--delta", "--eps", "5", "--zeta", "--eta", "--theta")
-FAULT = "crash:--delta+--eta"
+FLAGS = tuple(f"--option-{number}" for number in range(1, 17))
+FAULTS = ("crash:--option-11", "crash:--option-4+--option-13")
 
 
 class Silent:
@@ -86,10 +86,10 @@ def overhead(pairs: int, folder: Path) -> dict[str, Any]:
     }
 
 
-def search(folder: Path, *options: str, source: Path | None = None) -> dict[str, Any]:
+def search(folder: Path, fault: str, *options: str, source: Path | None = None) -> dict[str, Any]:
     """One whole search as a user starts it: cause, launches, rounds, seconds."""
     ledger = folder / f"{time.monotonic_ns()}.db"
-    told = {"STAND_IN_FAULT": FAULT, **({"PYTHONPATH": str(source)} if source else {})}
+    told = {"STAND_IN_FAULT": fault, **({"PYTHONPATH": str(source)} if source else {})}
     argv = [sys.executable, "-m", "shakedown", "isolate", *options, "--ledger", str(ledger), "--json"]
     began = time.perf_counter()
     done = subprocess.run(
@@ -114,7 +114,6 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--pairs", type=int, default=10)
-    parser.add_argument("--searches", type=int, default=2)
     parser.add_argument("--before", type=Path)
     parser.add_argument("--results", type=Path, default=RESULTS)
     args = parser.parse_args()
@@ -134,13 +133,13 @@ def main() -> None:
         found["overhead"] = overhead(args.pairs, folder)
         print("overhead ", found["overhead"], flush=True)
         found["searches"] = []
-        for _ in range(args.searches):
+        for fault in FAULTS:
             for options in (
                 (),
                 ("--executor", "ray", "--workers", "1"),
                 ("--executor", "ray", "--workers", "2"),
             ):
-                row = {"options": " ".join(options) or "here", **search(folder, *options)}
+                row = {"options": " ".join(options) or "here", **search(folder, fault, *options)}
                 found["searches"].append(row)
                 print("search   ", row, flush=True)
         if args.before:
@@ -148,7 +147,9 @@ def main() -> None:
             for turn in range(args.pairs):
                 both = {"before": args.before, "now": HERE.parent / "src"}
                 order = sorted(both, reverse=bool(turn % 2))
-                pairs.append({each: search(folder, source=both[each])["seconds"] for each in order})
+                pairs.append(
+                    {each: search(folder, FAULTS[0], source=both[each])["seconds"] for each in order}
+                )
                 print("local    ", pairs[-1], flush=True)
             more = [pair["now"] - pair["before"] for pair in pairs]
             found["local"] = {

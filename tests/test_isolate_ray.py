@@ -18,7 +18,7 @@ from stand_ins import begin, eventually, running, stand_in, supervisors, words_o
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
-FLAGS = ("--alpha", "--beta", "3", "--gamma", "--delta", "--eps", "5")
+FLAGS = ("--alpha", "--delta", "--eps", "5")
 ON_RAY = ("--executor", "ray", "--workers", "2")
 
 
@@ -103,7 +103,7 @@ def test_a_worker_killed_in_the_middle_costs_one_launch_and_no_finished_one(
 
 def test_a_killed_search_leaves_nothing_and_goes_on_locally(tmp_path: Path, port: int) -> None:
     name = f"ray-{port}"
-    search = Search(tmp_path, name, port, *ON_RAY, STAND_IN_LOAD_S="3")
+    search = Search(tmp_path, name, port, *ON_RAY, STAND_IN_LOAD_S="2")
     assert eventually(lambda: len(running(name)) >= 4, within_s=90)
     ray = search.family()
     search.process.kill()

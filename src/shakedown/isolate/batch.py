@@ -67,7 +67,8 @@ def first_guesses(
         Reading(kept=arena.floor, showing=Showing.SERVES, trial_id=""),
     )
     belief.update(expected)
-    return plan_batch(belief, Evidence(expected, by_wald(belief.rates)), (), most, seed, least=1)
+    chosen = plan_batch(belief, Evidence(expected, by_wald(belief.rates)), (), most, seed, least=1)
+    return [(kept, f"a guess beside the launch as given: keeps {len(kept)}") for kept, _ in chosen]
 
 
 def worth_alone(belief: Belief, lacking: Sequence[Wanted]) -> float:

@@ -18,6 +18,8 @@ from shakedown.trial import Subject
 from shakedown.watch import Limits
 
 CACHE_VARIABLES = ("TRITON_CACHE_DIR", "TORCHINDUCTOR_CACHE_DIR", "TORCH_EXTENSIONS_DIR")
+# Whoever wants a core is told from whoever waits; more would make a true hang of five at once last 5 minutes.
+MOST_PATIENCE = 2.0
 SET_BY_US = ("CUDA_VISIBLE_DEVICES", "TMPDIR")
 
 
@@ -68,7 +70,7 @@ def set_apart(subject: Subject, apart: Apart, *, port: int, folder: Path, beside
         launch=replace(launch, env={**launch.env, **own, "TMPDIR": str(folder)}),
         port=port,
         target=at_port(subject.target, port),
-        limits=patient(subject.limits, 1.0 + beside),
+        limits=patient(subject.limits, min(1.0 + beside, MOST_PATIENCE)),
     )
 
 
@@ -97,7 +99,7 @@ def at_port(target: Target | None, port: int) -> Target | None:
 
 
 def patient(limits: Limits, times: float) -> Limits:
-    """Launches that share cores slow each other at most so many times: a silence is that much longer."""
+    """Launches that share cores and a disk slow each other: a silence is longer by so many times."""
     return replace(
         limits,
         suspect_s=limits.suspect_s * times,

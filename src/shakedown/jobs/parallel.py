@@ -139,6 +139,7 @@ class ParallelOracle(TrialOracle):
                     folder=folder,
                     boot_id=boot_id(),
                     gpus=self._cluster.gpus,
+                    scratch=self._cluster.scratch,
                     apart=self._apart if beside else None,
                     beside=beside,
                 )

@@ -24,6 +24,7 @@ from typing import Any
 import shakedown
 from shakedown.core import Launch, Run
 from shakedown.errors import HostProblem, UsageError
+from shakedown.host import procfs
 from shakedown.host.local import LocalHost
 from shakedown.host.reach import free_port
 from shakedown.jobs.ray_task import Assignment, Returned, work
@@ -33,6 +34,7 @@ ANSWER_S = 10.0
 CANCEL_S = 60.0  # a healthy server has 15 s to end by itself
 STORE_BYTES = 100 << 20  # trials send each other nothing
 WAIT_S = 0.2
+PREFIX, HEAD = "sd-ray-", "head"
 PASSED_ON = ("PATH", "HOME", "LANG", "LC_ALL", "LD_LIBRARY_PATH", "CUDA_VISIBLE_DEVICES", "USER")
 
 
@@ -49,6 +51,7 @@ class Cluster:
 
     def __init__(self, ray: ModuleType, *, gpus: int, home: Home | None) -> None:
         self._ray, self.gpus, self._home = ray, gpus, home
+        self.scratch = home.folder if home is not None else None  # it goes with the cluster
         self._stop = threading.Event()
         self._task = ray.remote(num_cpus=1, num_gpus=gpus, max_retries=0)(work)
 
@@ -93,9 +96,10 @@ class Home:
     def __init__(self, slots: int) -> None:
         short = Path(tempfile.gettempdir())
         base = short if len(str(short)) <= 20 else Path("/tmp")  # Ray's sockets have 107 characters
-        self.folder = Path(tempfile.mkdtemp(prefix="sd-ray-", dir=base))
-        self.port = free_port()
         self._host = LocalHost()
+        remove_dead(self._host, base)
+        self.folder = Path(tempfile.mkdtemp(prefix=PREFIX, dir=base))
+        self.port = free_port()
         self._run: Run | None = None
         argv = [sys.executable, "-m", "ray.scripts.scripts", "start", "--head", "--block"]
         argv += ["--node-ip-address=127.0.0.1", f"--port={self.port}", f"--num-cpus={slots}"]
@@ -114,7 +118,7 @@ class Home:
         return f"127.0.0.1:{self.port}"
 
     def begin(self) -> None:
-        self._run = self._host.start(self._launch, self.folder / "head")
+        self._run = self._host.start(self._launch, self.folder / HEAD)
         until = time.monotonic() + STARTING_S
         while self._host.listener(self.port) is None:
             if self._host.exit_of(self._run) is not None or time.monotonic() > until:
@@ -130,6 +134,17 @@ class Home:
         for name in self.private:
             os.environ.pop(name, None)
         shutil.rmtree(self.folder, ignore_errors=True)
+
+
+def remove_dead(host: LocalHost, base: Path) -> None:
+    """Folders of local clusters whose search was killed; one whose supervisor lives is another search's."""
+    for folder in base.glob(f"{PREFIX}*"):
+        with contextlib.suppress(HostProblem, OSError):
+            run = host.attach_run(folder / HEAD)
+            if folder.stat().st_uid == os.getuid() and not procfs.is_alive(
+                run.supervisor.pid, run.supervisor.started_ticks
+            ):
+                shutil.rmtree(folder, ignore_errors=True)
 
 
 def open_cluster(address: str | None, *, slots: int, ranks: int, gpus: int | None) -> Cluster:
@@ -172,7 +187,6 @@ def require_answer(address: str) -> None:
 
 def join(ray: ModuleType, address: str) -> None:
     """As a driver that says nothing."""
-    os.environ.setdefault("RAY_BACKEND_LOG_LEVEL", "fatal")
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # no GPUs asked: the launch's own stay
     try:
         with signals_kept():

@@ -31,7 +31,8 @@ MOST_BYTES = 64 << 20  # of files sent home: a run's log is cut at this
 class Assignment:
     """One trial as it travels. `folder` is used on the machine of `boot_id`, and filled there from elsewhere.
 
-    `apart` is None for a launch that runs alone; `beside` counts the others.
+    `apart` is None for a launch that runs alone; `beside` counts the others. `scratch` is where its temporary
+    folder is made; None: where the node has such.
     """
 
     subject: Subject
@@ -39,6 +40,7 @@ class Assignment:
     folder: Path
     boot_id: str
     gpus: int
+    scratch: Path | None = None
     apart: Apart | None = None
     beside: int = 0
 
@@ -57,7 +59,9 @@ def work(assignment: Assignment) -> Returned:
     """Runs the trial. A cancelled task is a Ctrl-C here: what was started is ended first."""
     host = LocalHost(orphaned=True)  # Ray kills a worker's children with it, and would leave the server
     away = assignment.boot_id != boot_id()
-    work_folder = Path(tempfile.mkdtemp(prefix="sd-"))  # short: engines put sockets into TMPDIR
+    work_folder = Path(
+        tempfile.mkdtemp(prefix="sd-", dir=assignment.scratch)
+    )  # short: engines put sockets into TMPDIR
     folder = work_folder / "run" if away else assignment.folder
     try:
         subject = settled(assignment, work_folder)
