@@ -4,17 +4,31 @@ from __future__ import annotations
 
 import json
 import os
+import pickle
 import signal
+import socket
 import sqlite3
 import subprocess
+import sys
 from collections import Counter
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
-from stand_ins import begin, eventually, running, stand_in, supervisors, words_of
+from stand_ins import STAND_IN, begin, eventually, running, stand_in, supervisors, words_of
+
+from shakedown.core import Launch
+from shakedown.host.local import LocalHost
+from shakedown.jobs.apart import apart_of
+from shakedown.jobs.ray_cluster import Home
+from shakedown.jobs.ray_task import Assignment, Returned, travelling, unpack, work
+from shakedown.jobs.reading import read_request
+from shakedown.jobs.request import LaunchRequest
+from shakedown.jobs.trials import subject_of
+from shakedown.ledger import Ledger
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
@@ -137,3 +151,71 @@ def test_a_cluster_that_is_not_there_is_said(tmp_path: Path, port: int) -> None:
     out, err = search.process.communicate(timeout=100)
     assert search.process.returncode == 125, err
     assert "no Ray cluster answers" in json.loads(out)["error"]
+
+
+def test_launches_on_a_running_cluster_get_a_gpu_each_and_leave_it_running(
+    tmp_path: Path, port: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ray is told of two GPUs, which is all that its bookkeeping needs."""
+    seen = tmp_path / "seen"
+    server = tmp_path / "server.py"
+    server.write_text(
+        "import os, runpy, sys\n"
+        f"print(os.environ['CUDA_VISIBLE_DEVICES'], file=open({str(seen)!r}, 'a'))\n"
+        f"sys.path.insert(0, {str(STAND_IN.parent)!r})\n"
+        f"runpy.run_path({str(STAND_IN)!r}, run_name='__main__')\n"
+    )
+    cluster = Home(2)
+    cluster.launch = replace(cluster.launch, argv=(*cluster.launch.argv, "--num-gpus=2"))
+    cluster.begin()
+    try:
+        for name, value in cluster.private.items():
+            monkeypatch.setenv(name, value)
+        options = ("--executor", "ray", "--ray-address", cluster.address, "--ledger", str(tmp_path / "l.db"))
+        launch = (sys.executable, str(server), "--model", "x", "--port", str(port), "--alpha")
+        for count, code in (("1", 3), ("3", 2)):
+            words = ("isolate", *options, "--gpus-per-launch", count, "--json", "--", *launch)
+            process = begin(tmp_path, *words, env={**os.environ, "STAND_IN_LOAD_S": "2"})
+            out, err = process.communicate(timeout=90)
+            assert process.returncode == code, err
+        assert "no node of the Ray cluster has more than 2" in json.loads(out)["error"]
+        with socket.create_connection(("127.0.0.1", cluster.port)):
+            pass
+    finally:
+        cluster.end()
+    assert sorted(seen.read_text().split())[:2] == ["0", "1"]
+
+
+class Silent:
+    def say(self, text: str) -> None: ...
+    def progress(self, progress: object) -> None: ...
+
+
+def test_a_trial_on_another_machine_sends_its_log_home(tmp_path: Path, port: int) -> None:
+    """What travels is packed and unpacked as between nodes; the port asked for is held: it has its own."""
+    launch = Launch(argv=stand_in(f"ray-{port}", port, "--alpha"), env=dict(os.environ), cwd=tmp_path)
+    request = LaunchRequest(launch=launch)
+    reading = read_request(request, LocalHost(), Silent(), live=False)
+    with Ledger.open(tmp_path / "ledger.db") as ledger:
+        subject = subject_of(reading, request, ledger, title="away", deadline_s=None)
+    home = tmp_path / "home"
+    assignment = Assignment(
+        subject=travelling(subject),
+        command=reading.command,
+        folder=home,
+        boot_id="of another machine",
+        gpus=0,
+        scratch=tmp_path,
+        apart=apart_of(reading, ()),
+        beside=1,
+    )
+    with socket.create_server(("127.0.0.1", port)):
+        returned: Returned = pickle.loads(pickle.dumps(work(pickle.loads(pickle.dumps(assignment)))))
+    assert returned.result is not None, returned.refused
+    assert returned.result.judgement.serves
+    assert not home.exists()
+    assert not list(tmp_path.glob("sd-*"))
+    home.mkdir()
+    unpack(returned.files, home)
+    assert "state.json" in {path.name for path in home.iterdir()}
+    assert any(b"Application startup" in path.read_bytes() for path in home.iterdir())

@@ -106,6 +106,8 @@ def isolate_on(
             return dry_run(reading, request, factors)
         seen = "" if earlier is not None else told(look_around(host, reading))
         costs = costs_of(ledger, reading.command.engine.name, facts_of(reading))
+        given = (ledger, host, reading, request, factors, search_id, talk)
+        oracle = oracle_on(fleet, open_, *given, max_launches=max_launches)
         search = earlier or new_search(search_id, reading, request, factors, seed, seen, costs.serves.mean_s)
         if earlier is None:
             ledger.open_search(search)
@@ -113,8 +115,6 @@ def isolate_on(
             ledger.adopt(search.id)
         facts = dict(search.facts)
         announce(reading, search, costs, talk, max_launches)
-        given = (ledger, host, reading, request, factors, search.id, talk)
-        oracle = oracle_on(fleet, open_, *given, max_launches=max_launches)
         # numpy loads with the search: its matrices are small, and its threads would spin beside the server.
         os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
         clues = Clues(

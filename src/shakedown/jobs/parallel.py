@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from shakedown.core import BESIDE_FACT, Experiment, Host, Outcome, TrialRecord, Verdict
+from shakedown.core import BESIDE_FACT, Experiment, Factor, Host, Outcome, TrialRecord, Verdict
 from shakedown.engines.needs import needs_of
 from shakedown.errors import HostProblem
 from shakedown.host.machine import Machine
@@ -25,6 +25,7 @@ from shakedown.jobs.ray_cluster import Cluster, Stopped, WorkerLost, open_cluste
 from shakedown.jobs.ray_task import Assignment, travelling, unpack
 from shakedown.jobs.reading import Reading
 from shakedown.jobs.request import LaunchRequest
+from shakedown.jobs.result import Talk
 from shakedown.ledger import Kind, Ledger
 from shakedown.ledger.events import experiment_key
 from shakedown.trial import Occasion, Result, Subject, run_recorded
@@ -40,17 +41,24 @@ def open_oracle(
     host: Machine,
     reading: Reading,
     request: LaunchRequest,
-    *given: Any,
-    **named: Any,
+    factors: tuple[Factor, ...],
+    search_id: str,
+    talk: Talk,
+    *,
+    max_launches: int,
 ) -> Iterator[ParallelOracle]:
     """An oracle on an open cluster; after it nothing of ours runs there."""
+    talk.say(
+        f"joining the Ray cluster at {fleet.address}" if fleet.address else "starting a local Ray cluster"
+    )
     ranks = needs_of(reading.command, reading.port).ranks
     with ExitStack() as open_:
         quiet = open_.enter_context(Path(os.devnull).open("w"))
         open_.enter_context(redirect_stdout(quiet))  # Ray prints there what it thinks of a lost worker
         cluster = open_cluster(fleet.address, slots=fleet.workers, ranks=ranks, gpus=fleet.gpus_per_launch)
         open_.enter_context(closing(cluster))
-        oracle = ParallelOracle(cluster, fleet.workers, ledger, host, reading, request, *given, **named)
+        given = (ledger, host, reading, request, factors, search_id, talk)
+        oracle = ParallelOracle(cluster, fleet.workers, *given, max_launches=max_launches)
         open_.enter_context(closing(oracle))
         yield oracle
 

@@ -111,14 +111,14 @@ class Home:
             "RAY_AUTH_TOKEN": secrets.token_hex(32),
             "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",  # Ray's word for: on the loopback address
         }
-        self._launch = Launch(argv=tuple(argv), env={**worker_env(), **self.private}, cwd=Path("/"))
+        self.launch = Launch(argv=tuple(argv), env={**worker_env(), **self.private}, cwd=Path("/"))
 
     @property
     def address(self) -> str:
         return f"127.0.0.1:{self.port}"
 
     def begin(self) -> None:
-        self._run = self._host.start(self._launch, self.folder / HEAD)
+        self._run = self._host.start(self.launch, self.folder / HEAD)
         until = time.monotonic() + STARTING_S
         while self._host.listener(self.port) is None:
             if self._host.exit_of(self._run) is not None or time.monotonic() > until:
