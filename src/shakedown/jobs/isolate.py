@@ -113,42 +113,14 @@ def isolate_on(
             ledger.open_search(search)
         else:
             ledger.adopt(search.id)
-        facts = dict(search.facts)
         announce(reading, search, costs, talk, max_launches)
-        # numpy loads with the search: its matrices are small, and its threads would spin beside the server.
-        os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
-        clues = Clues(
-            values=values_of(factors, reading.command, reading.table),
-            weights=suspicions(facts.get(SURROUNDINGS, ""), factors),
-        )
         limits = SearchLimits(
             max_launches=max_launches,
             workers=fleet.workers if fleet else 1,
-            pass_s=float(facts.get(PASS_S, 0)) or None,
+            pass_s=float(dict(search.facts).get(PASS_S, 0)) or None,
         )
-        report = report_to(talk)
         try:
-            found = None
-            if limits.workers == 1:
-                failing = oracle.look_ahead(as_given(factors))
-                if refines(failing.judgement):
-                    talk.say(costs.after(failing).words(len(factors), max_launches))
-                if worth_a_stand_in(ledger, search, oracle, failing, costs):
-                    few = replace(limits, max_launches=max(1, max_launches // 2))
-                    found = search_stand_in(
-                        oracle, factors, failing, seed=search.seed, clues=clues, limits=few, report=report
-                    )
-            conclusion = isolate(
-                factors,
-                oracle,
-                seed=search.seed,
-                clues=with_guess(clues, found),
-                limits=limits,
-                report=report,
-                ladder=ladder_of(oracle.base, factors),
-                start=oracle.start,
-            )
-            conclusion = joined(found, conclusion)
+            conclusion = search_with(oracle, ledger, search, reading, costs, limits, talk)
         except KeyboardInterrupt:
             raise Interrupted(
                 "interrupted; what was started has been ended, finished launches are kept",
@@ -159,6 +131,46 @@ def isolate_on(
             clear_work(host, ledger, search_id, fresh)
         ledger.close_search(search.id, conclusion, seconds=oracle.seconds)
         return result_of(ledger, search.id, conclusion, talk)
+
+
+def search_with(
+    oracle: TrialOracle,
+    ledger: Ledger,
+    search: SearchRecord,
+    reading: Reading,
+    costs: Costs,
+    limits: SearchLimits,
+    talk: Talk,
+) -> Conclusion:
+    """On a stand-in first, where that pays, then on the launch itself."""
+    # numpy loads with the search: its matrices are small, and its threads would spin beside the server.
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+    factors, seed, report = search.factors, search.seed, report_to(talk)
+    clues = Clues(
+        values=values_of(factors, reading.command, reading.table),
+        weights=suspicions(dict(search.facts).get(SURROUNDINGS, ""), factors),
+    )
+    found = None
+    if limits.workers == 1:
+        failing = oracle.look_ahead(as_given(factors))
+        if refines(failing.judgement):
+            talk.say(costs.after(failing).words(len(factors), limits.max_launches))
+        if worth_a_stand_in(ledger, search, oracle, failing, costs):
+            few = replace(limits, max_launches=max(1, limits.max_launches // 2))
+            found = search_stand_in(
+                oracle, factors, failing, seed=seed, clues=clues, limits=few, report=report
+            )
+    conclusion = isolate(
+        factors,
+        oracle,
+        seed=seed,
+        clues=with_guess(clues, found),
+        limits=limits,
+        report=report,
+        ladder=ladder_of(oracle.base, factors),
+        start=oracle.start,
+    )
+    return joined(found, conclusion)
 
 
 def oracle_on(fleet: Fleet | None, open_: ExitStack, *given: Any, **named: Any) -> TrialOracle:
