@@ -152,7 +152,8 @@ def test_a_crash_with_a_fingerprint_is_hardly_ever_looked_at_again(world):
     factors, cause = world
     server = Server(planted(cause, failure=CRASH))
     assert named(search(factors, server)) == {frozenset(cause)}
-    assert len(server.asked) - len({e.kept for e in server.asked}) <= 3
+    again = len(server.asked) - len({e.kept for e in server.asked})
+    assert again <= (2 if len(cause) == 1 else 4)  # an interaction may be one flag that did not always fail
 
 
 @settings(max_examples=25, deadline=None)
@@ -205,6 +206,38 @@ def test_flaky_causes_are_mostly_found():
         server = Server(planted({"f07"}), rate=0.7, chance=random.Random(seed))
         right += named(search(factors_of(12), server)) == {frozenset({"f07"})}
     assert right >= 17
+
+
+def test_a_crash_that_comes_and_goes_is_mostly_not_taken_for_an_interaction():
+    """It is expected to show every time, and one flag that once did not fail looks like half of two."""
+    right = 0
+    for seed in range(20):
+        server = Server(planted({"f07"}, failure=CRASH), rate=0.5, chance=random.Random(seed))
+        right += named(search(factors_of(12), server)) == {frozenset({"f07"})}
+    assert right >= 16
+
+
+def test_a_base_that_served_in_safe_mode_takes_back_what_was_blamed():
+    """Wherever safe mode was at last seen to fail, no factor stays named."""
+    base = 0
+    for seed in range(20):
+        server = Server(planted(set()), rate=0.6, chance=random.Random(seed))
+        conclusion = search(factors_of(8), server)
+        assert "whatever the other factors are" not in conclusion.note
+        kinds = {cause.kind for cause in conclusion.causes}
+        assert kinds != {CauseKind.BASE, CauseKind.FACTORS}
+        base += kinds == {CauseKind.BASE}
+    assert base >= 16
+
+
+def test_a_crash_that_names_itself_in_safe_mode_too_costs_no_launch_for_a_debug_log():
+    server = Server(lambda kept: CRASH)
+    search(factors_of(5), server)
+    assert [e.purpose for e in server.asked] == [Purpose.REPRODUCE, Purpose.SAFE_MODE]
+    asks = replace(CRASH, cause="DistBackendError: NCCL error, run with NCCL_DEBUG=INFO for details")
+    server = Server(lambda kept: asks)
+    search(factors_of(5), server)
+    assert server.asked[-1].debug
 
 
 def test_what_fits_no_hypothesis_is_looked_at_again_before_it_is_split():

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from shakedown.isolate.arena import Arena, Reading
-from shakedown.isolate.beliefs import Belief, Bools, Floats
+from shakedown.isolate.beliefs import Belief, Bools, Floats, expected
 from shakedown.isolate.certify import Evidence, by_wald
 from shakedown.isolate.closure import Names
 from shakedown.isolate.judge import EPSILON, Showing
@@ -61,13 +61,13 @@ def first_guesses(
     arena: Arena, weights: Mapping[str, float], most: int, seed: int
 ) -> list[tuple[Names, str]]:
     """What to launch beside the launch as given and safe mode, before anything is known to fail."""
-    belief = Belief(arena, weights, SURE_STARTING)
-    expected = (
+    belief = Belief(arena, weights, expected(SURE_STARTING))
+    foretold = (
         Reading(kept=arena.universe, showing=Showing.FAILS, trial_id=""),
         Reading(kept=arena.floor, showing=Showing.SERVES, trial_id=""),
     )
-    belief.update(expected)
-    chosen = plan_batch(belief, Evidence(expected, by_wald(belief.rates)), (), most, seed, least=1)
+    belief.update(foretold)
+    chosen = plan_batch(belief, Evidence(foretold, by_wald(belief.rates)), (), most, seed, least=1)
     return [(kept, f"a guess beside the launch as given: keeps {len(kept)}") for kept, _ in chosen]
 
 

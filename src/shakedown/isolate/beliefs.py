@@ -40,20 +40,15 @@ class Guess:
 class Belief:
     """A posterior over hypotheses and rates, updated by readings of one arena."""
 
-    def __init__(self, arena: Arena, weights: Mapping[str, float], sure: float) -> None:
-        """`sure` is the prior probability that the failure shows (nearly) every time.
-
-        The other rates are the likelier the higher: the failure showed when it was reproduced.
-        """
+    def __init__(self, arena: Arena, weights: Mapping[str, float], rates: Sequence[float]) -> None:
+        """`rates` are the prior probabilities of `RATES`."""
         self.arena = arena
         self.names = arena.variables
         shares = np.array([weights[name] for name in self.names])
         self._members, self._apart, prior = _hypotheses(
             arena, shares / shares.sum() if len(shares) else shares
         )
-        flaky = np.array(RATES[1:])
-        rates = np.append(sure, (1 - sure) * flaky / flaky.sum())
-        self._log = np.log(prior)[:, None] + np.log(rates)[None, :]
+        self._log = np.log(prior)[:, None] + np.log(np.array(rates))[None, :]
         self._unexplained = np.zeros(len(prior), dtype=bool)
         self._doubt = Doubt()
         self._seen = 0
@@ -157,6 +152,17 @@ class Belief:
             return Guess(sets=(members,) if members else (), probability=probability)
         pair = self._apart[row - len(self._members)]
         return Guess(sets=tuple(frozenset({self.names[column]}) for column in pair), probability=probability)
+
+
+def expected(sure: float) -> list[float]:
+    """The prior of `RATES` where the failure shows (nearly) every time with probability `sure`; the others
+    are the likelier the higher, as it showed when it was reproduced."""
+    return [sure, *((1 - sure) * rate / sum(RATES[1:]) for rate in RATES[1:])]
+
+
+def doubted(sure: float) -> list[float]:
+    """The same with every other rate as likely."""
+    return [sure, *((1 - sure) / len(RATES[1:]) for _ in RATES[1:])]
 
 
 def _hypotheses(arena: Arena, shares: Floats) -> tuple[NDArray[np.float32], NDArray[np.intp], Floats]:

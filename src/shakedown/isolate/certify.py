@@ -97,17 +97,12 @@ class Evidence:
 
 
 def demands(
-    arena: Arena, sets: Sequence[Names], remedy: Names | None, evidence: Evidence, *, sure: bool
+    arena: Arena, sets: Sequence[Names], remedy: Names | None, evidence: Evidence
 ) -> tuple[Demand, ...]:
-    """The certificate of causes that are each enough alone; `remedy` is what the workaround removes.
-
-    `sure`: the failure seems to show every time.
-    """
+    """The certificate of causes that are each enough alone; `remedy` is what the workaround removes."""
     found: list[Demand] = []
     for members in sets:
-        found += demands_of(arena, members, evidence)
-    if len(sets) == 1 and len(sets[0]) > 1 and not sure:
-        found += _missed(arena, sets[0])
+        found += demands_of(arena, members, evidence, remedy or frozenset())
     if remedy is not None:
         found.append(
             Demand(
@@ -131,7 +126,10 @@ def base_demand(arena: Arena) -> Demand:
     )
 
 
-def demands_of(arena: Arena, members: Names, evidence: Evidence) -> tuple[Demand, ...]:
+def demands_of(
+    arena: Arena, members: Names, evidence: Evidence, remedy: Names = frozenset()
+) -> tuple[Demand, ...]:
+    """What one cause must show. `remedy`: what will be removed from the user's own command anyway."""
     alone = Demand(
         check=ALONE,
         kept=arena.alone(members),
@@ -139,12 +137,12 @@ def demands_of(arena: Arena, members: Names, evidence: Evidence) -> tuple[Demand
         purpose=Purpose.ALONE,
         reason=f"{spoken(members)} alone should fail",
     )
-    return (alone, *(_less(arena, members, member, evidence) for member in sorted(members)))
+    return (alone, *(_less(arena, members, member, evidence, remedy) for member in sorted(members)))
 
 
-def _less(arena: Arena, members: Names, member: str, evidence: Evidence) -> Demand:
-    kept = _one_less(arena, members, member, evidence)
-    whole = kept == arena.removed(members)  # and as such it is the workaround, which must serve to the end
+def _less(arena: Arena, members: Names, member: str, evidence: Evidence, remedy: Names) -> Demand:
+    kept = _one_less(arena, members, member, evidence, remedy)
+    whole = kept == arena.removed({member})  # and as such it is the workaround, which must serve to the end
     return Demand(
         check=ONE_LESS,
         kept=kept,
@@ -156,34 +154,22 @@ def _less(arena: Arena, members: Names, member: str, evidence: Evidence) -> Dema
     )
 
 
-def _one_less(arena: Arena, members: Names, member: str, evidence: Evidence) -> Names:
-    """The configuration in which a member is missed.
+def _one_less(arena: Arena, members: Names, member: str, evidence: Evidence, remedy: Names) -> Names:
+    """The configuration in which a member is missed: the cause alone less it, or the user's own command
+    less it, which shows as much (where more factors serve, fewer do not fail) and may be launched anyway.
 
-    What a single factor needs may be kept without it; the user's own command less the factor shows as
-    much and is launched anyway, unless something else makes that one fail.
+    What a single factor needs may be kept without it, so there it is always the latter, unless something
+    else makes that one fail.
     """
-    less = arena.one_less(members, member)
-    if len(members) > 1 or (less == arena.floor and evidence.was_alone(less)):
+    less, whole = arena.one_less(members, member), arena.removed({member})
+    if len(members) == 1 and less == arena.floor and evidence.was_alone(less):
         return less
-    whole = arena.removed(members)
-    fails = evidence.shows(whole) in (Showing.FAILS, Showing.OTHER) or evidence.tally(whole).fails
-    return less if fails else whole
-
-
-def _missed(arena: Arena, members: Names) -> list[Demand]:
-    """Each member of an interaction must be missed in the whole, too, where failures are not sure: a single
-    flag that once did not fail looks like one (of causes that fail 70 % of the time this finds 92 in 100,
-    without it 88)."""
-    return [
-        Demand(
-            check=ONE_LESS,
-            kept=arena.removed({member}),
-            wants=Showing.SERVES,
-            purpose=Purpose.ONE_LESS,
-            reason=f"your own command less {member} should not fail",
-        )
-        for member in sorted(members)
-    ]
+    if evidence.shows(whole) in (Showing.FAILS, Showing.OTHER) or evidence.tally(whole).fails:
+        return less
+    if len(members) == 1:
+        return whole
+    spared = member in remedy or evidence.shows(whole) is Showing.SERVES
+    return whole if spared and evidence.shows(less) is Showing.UNKNOWN else less
 
 
 def remedies(

@@ -8,11 +8,18 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from shakedown.core import Check, Factor, Outcome, Purpose, Rung, Workaround
+from shakedown.core import Check, Factor, Judgement, Outcome, Purpose, Rung, Verdict, Workaround
 from shakedown.isolate.base import Ladder, RungFinding, climb
 from shakedown.isolate.factors import describe_changes
 from shakedown.isolate.notebook import Notebook
 from shakedown.isolate.tell import shown
+
+
+def says_itself(failing: Judgement) -> bool:
+    """Whether a failure tells what a debug log would: an exception does, unless its own words ask for one
+    ("run with NCCL_DEBUG=INFO for details")."""
+    crashed = failing.verdict is Verdict.CRASHED and bool(failing.fingerprint)
+    return crashed and "debug" not in failing.cause.lower()
 
 
 class Descent:

@@ -13,7 +13,7 @@ from shakedown.core import Factor, Purpose
 from shakedown.isolate.arena import Reading
 from shakedown.isolate.certify import WORKAROUND, Demand, Evidence, base_demand, demands, remedies
 from shakedown.isolate.closure import Names
-from shakedown.isolate.judge import SURE, Showing
+from shakedown.isolate.judge import Showing
 
 if TYPE_CHECKING:
     from shakedown.isolate.beliefs import Belief, Guess
@@ -52,7 +52,7 @@ def find_leads(belief: Belief, evidence: Evidence, factors: Mapping[str, Factor]
     for guess in belief.guesses(MOST_GUESSES):
         if guess.sets:
             remedy = remedies(belief.arena, guess.sets, factors, evidence)[0]
-            demanded = demands(belief.arena, guess.sets, remedy, evidence, sure=belief.rate > SURE)
+            demanded = demands(belief.arena, guess.sets, remedy, evidence)
         else:
             demanded = (base_demand(belief.arena),)
         if any(evidence.bars(demand) for demand in demanded if demand.check != WORKAROUND):

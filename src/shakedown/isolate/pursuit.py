@@ -11,11 +11,11 @@ from dataclasses import dataclass
 from shakedown.core import Factor, Phase, Purpose, Signature, Verdict
 from shakedown.isolate.arena import Arena
 from shakedown.isolate.batch import plan_batch
-from shakedown.isolate.beliefs import Belief
+from shakedown.isolate.beliefs import Belief, doubted, expected
 from shakedown.isolate.certify import Evidence
 from shakedown.isolate.closure import Names
 from shakedown.isolate.inquiry import Inquiry
-from shakedown.isolate.leads import Wanted, control, find_leads, flaked, least_failing, wanted
+from shakedown.isolate.leads import Lead, Wanted, control, find_leads, flaked, least_failing, wanted
 from shakedown.isolate.notebook import SearchLimits
 from shakedown.isolate.plan import propose
 from shakedown.isolate.split import split
@@ -24,6 +24,10 @@ from shakedown.isolate.split import split
 # a hang is the likelier race, and a running server has more of them: their stories of fixes taken back
 # are of hangs that showed in one or two starts of three.
 SURE_CRASH, SURE_STARTING, SURE_SERVING = 0.95, 0.8, 0.6
+# A cause is claimed only if one is convinced, too, who doubts that so much and finds every other rate as
+# likely: what looks like an interaction of two is often one of them, which once did not fail. Of 100
+# crashes that show 4 times of 10 78 are told rightly, without it 70.
+DOUBTED = 0.85
 ENOUGH = 0.95  # posterior at which a cause with a full certificate is claimed
 LITTLE = 0.001  # bits: an experiment that tells less is not worth a launch
 MISFIT = 0.8  # probability that no hypothesis explains what was seen: then plain splitting takes over
@@ -55,7 +59,9 @@ class Pursuit:
     ) -> None:
         self.arena, self.inquiry, self.factors, self.weights = arena, inquiry, factors, weights
         self.seed, self.purpose, self.limits = seed, purpose, limits
-        self.belief = inquiry.belief = Belief(arena, weights, _sure(arena.target))
+        sure = _sure(arena.target)
+        self.belief = inquiry.belief = Belief(arena, weights, expected(sure))
+        self.sceptic = Belief(arena, weights, doubted(min(sure, DOUBTED)))
         self.note = ""
 
     def run(self) -> Answer | None:
@@ -64,7 +70,8 @@ class Pursuit:
         while True:
             evidence = self.inquiry.evidence(self.arena)
             book.rank(dict(zip(belief.names, map(float, belief.blame()), strict=True)))
-            odd = max(belief.unexplained, belief.misfit) > MISFIT
+            misfit = 0.0 if flaked(evidence) else belief.misfit  # a misfit is one that fails every time
+            odd = max(belief.unexplained, misfit) > MISFIT
             again = control(belief.rate, evidence, odd=odd)
             if again is not None:
                 reason = "does it fail every time? the same once more"
@@ -76,15 +83,18 @@ class Pursuit:
             if not leads or self._too_rare(evidence):
                 return None
             first = leads[0]
+            chooser, proofs = belief, wanted(leads, evidence)
             if first.full and first.guess.probability >= ENOUGH:
-                return Answer(sets=first.guess.sets, probability=first.guess.probability)
-            lacking = wanted(leads, evidence)
-            if self._look_at_several(evidence, lacking):
+                probability = self._convinces(first, evidence)
+                if probability >= ENOUGH:
+                    return Answer(sets=first.guess.sets, probability=probability)
+                chooser, proofs = self.sceptic, []
+            elif self._look_at_several(evidence, proofs):
                 continue
             proposal = propose(
-                belief,
+                chooser,
                 evidence.readings,
-                lacking,
+                proofs,
                 evidence.hopeless,
                 book.costs(),
                 self.seed,
@@ -107,10 +117,16 @@ class Pursuit:
             self.inquiry.look(self.arena, *look, again=True)
         return bool(looks)
 
+    def _convinces(self, lead: Lead, evidence: Evidence) -> float:
+        """The probability of a guess to the sceptic."""
+        self.sceptic.update(evidence.readings)
+        leads = find_leads(self.sceptic, evidence, self.factors)
+        return next((found.guess.probability for found in leads if found.guess.sets == lead.guess.sets), 0.0)
+
     def _split(self, evidence: Evidence) -> Answer | None:
         """Plain splitting from the least set known to fail."""
         self.inquiry.belief = None
-        if self.belief.misfit > MISFIT and not flaked(evidence):  # a misfit is one that fails every time
+        if self.belief.misfit > MISFIT and not flaked(evidence):
             self.inquiry.rates = STEADY
         members = split(
             self.arena,

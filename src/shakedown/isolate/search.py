@@ -15,7 +15,7 @@ from shakedown.isolate.arena import Arena
 from shakedown.isolate.base import NO_LADDER, Ladder, RungFinding
 from shakedown.isolate.certify import Evidence, demands_of, remedies, spoken
 from shakedown.isolate.closure import Dependencies, Names
-from shakedown.isolate.descent import Descent
+from shakedown.isolate.descent import Descent, says_itself
 from shakedown.isolate.fitting import fits_in, freed, parts_of
 from shakedown.isolate.inquiry import Inquiry
 from shakedown.isolate.judge import Showing
@@ -132,24 +132,28 @@ class Search:
         return self.inquiry.look(arena, kept, purpose, "the same with nothing beside it", again=True)
 
     def _go_down(self) -> Ended:
-        """The flags are innocent: one evidence run with debug logging, then the rungs."""
+        """The flags are innocent: a run with debug logging where it may tell more, then the rungs."""
         self.base = NO_LADDER
         descent = Descent(self.book, self.factors, self.ladder)
-        descent.take_evidence()
+        assert self.failing is not None, "a descent before the first launch"
+        if len(self.book.steps) < 2 or not says_itself(self.failing):
+            descent.take_evidence()
         self.base = descent.climb()
         return Ended.PROVEN if self.base.proven else Ended.NOT_PROVEN
 
     def _search(self, arena: Arena) -> Ended:
         """Find a cause, remove its cheapest member, and go on with what still fails without it."""
+        first = arena
         while len(self.findings) < self.limits.max_causes:
             self.arena = arena
             answer = self._pursue(arena)
             if answer is None:
                 return Ended.NOT_PROVEN
-            if not answer.sets and (arena.floor or arena.universe != frozenset(self.factors)):
+            if not answer.sets and (arena.floor or (self.findings and arena.target != first.target)):
                 self.note = "it fails with what had to stay, whatever the other factors are"
                 return Ended.NOT_PROVEN
             if not answer.sets:
+                self.findings = []  # what fails in safe mode, too, was no factor's fault
                 return self._go_down()
             arena, answer = self._with_fits(arena, answer)
             self._found(arena, answer)
