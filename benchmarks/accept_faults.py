@@ -32,6 +32,7 @@ from accept_engines import Looked, look, vllm_argv
 from overfitted import Reference, learn_by_heart
 
 from shakedown import __version__
+from shakedown.errors import ShakedownError
 from shakedown.host.reach import free_port
 from shakedown.provision import VLLM, prepare_engine, prepare_model
 
@@ -79,7 +80,7 @@ ROWS = (
     healthy("1 draft", drafts=1),
     healthy("5 drafts", drafts=5),
     healthy("bfloat16", "--dtype", "bfloat16"),
-    healthy("chunked prefill", "--max-num-batched-tokens", "16", "--max-num-seqs", "4"),
+    healthy("chunked prefill", "--max-num-batched-tokens", "32", "--max-num-seqs", "4"),
     healthy("no prefix cache", "--no-enable-prefix-caching"),
     captured("ids+1", "layer_shift"),
     captured("ids-1", "layer_shift"),
@@ -93,7 +94,19 @@ ROWS = (
 )
 
 
-def judged(row: Row, looked: Looked, seconds: float) -> dict[str, Any]:
+def told_of(row: Row, argv: list[str], model: Path, drafter: Path, folder: Path) -> dict[str, Any]:
+    try:
+        looked = look(
+            argv, model, drafter, QUESTIONS, folder, plant=row.plant, drafts=row.drafts, tokens=TOKENS
+        )
+    except ShakedownError as problem:
+        nothing = {"patterns": {}, "tokens_per_round": None, "expected": None, "on_its_states": None}
+        told = {"planted": row.plant, "blame": "no answer", "outcome": "", "why": [str(problem)]}
+        return {**told, **nothing, "right": False}
+    return judged(row, looked)
+
+
+def judged(row: Row, looked: Looked) -> dict[str, Any]:
     reference, cell, measured = looked.shown.reference, looked.shown.engine_states, looked.shown.measured
     blame, patterns = looked.finding.blame.value, looked.faults
     return {
@@ -106,7 +119,6 @@ def judged(row: Row, looked: Looked, seconds: float) -> dict[str, Any]:
         "expected": round(reference.expected.value, 3) if reference else None,
         "on_its_states": round(cell.expected.value, 3) if cell else None,
         "right": blame in row.blame and patterns.get("verification") in row.pattern,
-        "seconds": round(seconds, 1),
     }
 
 
@@ -159,17 +171,8 @@ def run(wanted: list[str], *, again: bool, lock: str | None) -> None:
             with locked(lock):
                 began_s = time.monotonic()
                 argv = [*vllm_argv(python, model, free_port()), *row.argv]
-                looked = look(
-                    argv,
-                    model,
-                    drafter,
-                    QUESTIONS,
-                    folder,
-                    plant=row.plant,
-                    drafts=row.drafts,
-                    tokens=TOKENS,
-                )
-            rows = {**read_rows(), row.name: judged(row, looked, time.monotonic() - began_s)}
+                told = told_of(row, argv, model, drafter, folder)
+            rows = {**read_rows(), row.name: {**told, "seconds": round(time.monotonic() - began_s, 1)}}
             found = {
                 "shakedown": __version__,
                 "engine": VLLM.name,

@@ -82,7 +82,8 @@ class Belief:
         if rows is not None:
             joint = len(members)
             members, apart = members[rows[rows < joint]], apart[rows[rows >= joint] - joint]
-        whole = (members @ (~kept).T.astype(np.float32)) < 0.5
+        with np.errstate(all="ignore"):  # of noughts and ones; BLAS kernels raise flags that mean nothing
+            whole = (members @ (~kept).T.astype(np.float32)) < 0.5
         return np.concatenate([whole, kept.T[apart[:, 0]] | kept.T[apart[:, 1]]])
 
     @property
