@@ -71,6 +71,13 @@ def test_a_server_that_dies_in_the_middle_is_an_error_with_the_number_of_answers
     assert "was lost after" in said.document["error"], said.document
 
 
+def test_a_server_that_does_not_serve_is_an_error_with_its_first_cause(shakedown, port):
+    said = shakedown(*ACCEPT, launch=launch(port), env={"DRAFTING_STEP_S": "none"})
+    assert said.code == 125
+    assert "nothing was asked: crashed in " in said.document["error"]
+    assert "could not convert string to float" in said.document["error"]
+
+
 def test_too_few_answers_say_how_many_rounds_are_missing(shakedown, port, tmp_path):
     prompts = tmp_path / "few.jsonl"
     prompts.write_text("".join(json.dumps({"text": f"Count to {n}."}) + "\n" for n in range(3)))

@@ -84,8 +84,9 @@ def while_serving(request: LaunchRequest, talk: Talk, work: Callable[[Target], T
         raise problems[0]
     if not done:
         summary = [line for line in run_summary(record) if line.strip()]
+        cause = record.judgement.cause if record.judgement is not None else ""
         raise EnvironmentProblem(
-            f"the command does not serve, so nothing was asked: {summary[0]}",
+            f"the command does not serve, so nothing was asked: {summary[0]}{f': {cause}' if cause else ''}",
             f"see more with: shakedown show {record.id}",
         )
     return done[0]
