@@ -3,8 +3,8 @@
     python benchmarks/isolate_marks.py [--table benchmarks/results/isolate_simulation.json]
 
 "sure" is a crash that shows every time; of failures that come and go a crash, a hang at start and a failure
-while serving are told apart, as the planner believes them sure to a different degree. Launches are all
-launches, the reproduction and the certificate too. It runs nothing.
+while serving are told apart, as the planner believes them sure to a different degree; "told": with
+--intermittent. Launches are all launches, the reproduction and the certificate too. It runs nothing.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ SURE = (
 FLAKY = tuple(
     (f"N=24 q={q} {failure}", "mixed", most, least)
     for q, most, least in (("0.7", 18.0, 0.94), ("0.4", 40.0, 0.86))
-    for failure in ("crash", "hang", "serving")
+    for failure in ("crash", "crash told", "hang", "hang told", "serving", "serving told")
 )
 TURNED = 1.2  # what a misleading prior may cost of the same marks
 RIVALS = ("ddmin (picire)", "EnvCause (null first by itself)", "one at a time", "splitting, null first")
@@ -91,7 +91,7 @@ def main() -> None:
                     told = f"{setting} {name}, {kind}"
                     print(f"{told:55} {found['cases']:5d} {found['launches']:7.2f} {found['right']:7.1%}")
     print(innocents(rows))
-    for failure in ("crash", "hang", "serving"):
+    for failure in ("crash", "crash told", "hang", "hang told", "serving", "serving told"):
         for q in ("1", "0.7", "0.4"):
             print(*calibration(rows, f"N=24 q={q} {failure}, prior"), sep="\n")
     slowest = max(row["slowest_ms_a_launch"] for kinds in rows.values() for row in kinds.values())

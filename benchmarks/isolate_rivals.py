@@ -37,12 +37,16 @@ class Answer:
 REFUSED = Answer(causes=None)
 
 
-def ours(world: World) -> Answer:
+def ours(world: World, *, intermittent: bool = False) -> Answer:
     conclusion = isolate(
         world.factors,
         world.oracle,
         seed=1,
-        clues=Clues(weights=world.weights, seen=world.failure if world.kind is Kind.GONE else None),
+        clues=Clues(
+            weights=world.weights,
+            seen=world.failure if world.kind is Kind.GONE else None,
+            intermittent=intermittent,
+        ),
         limits=SearchLimits(max_launches=MOST_LAUNCHES),
     )
     causes = conclusion.causes

@@ -10,14 +10,14 @@ from dataclasses import dataclass
 
 from isolate_worlds import Clue, Kind
 
-OURS = "shakedown"
+OURS, TOLD = "shakedown", "shakedown --intermittent"
 # Cases a round: twenty of the mix, and more of the rare kinds, which are reported apart.
 ROUND = {Kind.BASE: 4, Kind.ONE: 11, Kind.TWO: 5, Kind.THREE: 4, Kind.APART: 5, Kind.GONE: 1}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setting:
-    """What the cases of some rows have in common. `who` is `OURS` or a rival's name."""
+    """What the cases of some rows have in common. `who` is `OURS`, `TOLD` or a rival's name."""
 
     who: str
     size: int
@@ -26,15 +26,19 @@ class Setting:
     clue: Clue
 
     @property
+    def ours(self) -> bool:
+        return self.who in (OURS, TOLD)
+
+    @property
     def label(self) -> str:
-        told = f"{self.failure}, {self.clue}" if self.who == OURS else self.who
-        return f"N={self.size} q={self.q:g} {told}"
+        name = f"{self.failure}{' told' if self.who == TOLD else ''}, {self.clue}" if self.ours else self.who
+        return f"N={self.size} q={self.q:g} {name}"
 
     @property
     def rounds(self) -> float:
         """Rounds for each round of the least wanted setting: those with a mark to meet, or cheap ones, get
         more. Forty factors that fail now and then cost a hundred times what twelve sure ones do."""
-        if self.who != OURS:
+        if not self.ours:
             return 2.0
         if self.q == 1:
             return 8.0

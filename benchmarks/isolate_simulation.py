@@ -7,8 +7,9 @@ Every launch counts, the reproduction and the certificate too; the failing launc
 A quarter of the factors need another one, and a launch without it is refused. The failure shows with
 chance q where a cause is within the kept factors, and never elsewhere. Evidence for a factor is normal
 noise, shifted by 1.5 for the members of a cause, and handed in as the likelihood ratio it is. "mixed" is
-20 % base, 55 % one, 20 % two, 5 % three. Each case becomes a line of `--rows` once it has ended, and one
-that is there is not run again; the table is made of these rows.
+20 % base, 55 % one, 20 % two, 5 % three. Where a failure comes and goes, ours runs twice: as it is, and
+told so (--intermittent). Each case becomes a line of `--rows` once it has ended, and one that is there is
+not run again; the table is made of these rows.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ import sys
 import time
 from collections.abc import Mapping
 from dataclasses import asdict
+from functools import partial
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -32,7 +34,7 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # before numpy loads: the pl
 
 from isolate_measures import Case, calibration, judge, mixed, planner, summarise
 from isolate_rivals import RIVALS, ours
-from isolate_schedule import OURS, Setting, Task, schedule
+from isolate_schedule import OURS, TOLD, Setting, Task, schedule
 from isolate_worlds import FAILURES, MIX, Clue, Kind, make_world
 
 from shakedown import __version__
@@ -49,7 +51,7 @@ def run(work: tuple[Task, int, float]) -> list[dict[str, Any]]:
     """The cases of a task as rows, those that are begun before the deadline."""
     task, seed, stop_at = work
     setting, rows = task.setting, []
-    contestant = ours if setting.who == OURS else RIVALS[setting.who]
+    contestant = RIVALS.get(setting.who, partial(ours, intermittent=setting.who == TOLD))
     for index in range(task.first, task.first + task.count):
         if time.time() > stop_at:
             break
@@ -85,7 +87,7 @@ def table(setting: Setting, kinds: Mapping[Kind, Mapping[int, Case]], seed: int)
         rows["mixed"] = {**summarise(mix, seed), "calibration": calibration(mix)}
     for kind, cases in found.items():
         rows[kind.value] = summarise(cases, seed)
-        if setting.who == OURS:
+        if setting.ours:
             rows[kind.value]["misses"] = [at for at in sorted(kinds[kind]) if not kinds[kind][at].right]
     return rows
 
@@ -117,13 +119,13 @@ def show_misses(setting: Setting, kinds: Mapping[Kind, Mapping[int, Case]]) -> N
 def report(found: Found, args: argparse.Namespace) -> None:
     print(f"seed {args.seed}, shakedown {__version__}, python {platform.python_version()}\n{HEAD}")
     tables: dict[str, Any] = {}
-    order = sorted(found, key=lambda it: (it.who != OURS, it.size, -it.q, it.who, it.failure, it.clue))
+    order = sorted(found, key=lambda it: (not it.ours, it.size, -it.q, it.who, it.failure, it.clue))
     for setting in order:
         tables[setting.label] = table(setting, found[setting], args.seed)
         for kind, row in tables[setting.label].items():
             show(f"{setting.label}, {kind}", row)
     for setting in order if args.misses else ():
-        if setting.who == OURS:
+        if setting.ours:
             show_misses(setting, found[setting])
     every = [case for kinds in found.values() for cases in kinds.values() for case in cases.values()]
     most_mb = max((case.most_mb for case in every), default=0)
@@ -152,8 +154,11 @@ def _version(name: str) -> str | None:
 
 def settings_of(args: argparse.Namespace) -> list[Setting]:
     found = [
-        Setting(who=OURS, size=size, q=q, failure=failure, clue=clue)
-        for size, q, failure, clue in itertools.product(args.sizes, args.rates, args.failures, args.clues)
+        Setting(who=who, size=size, q=q, failure=failure, clue=clue)
+        for who, size, q, failure, clue in itertools.product(
+            args.who, args.sizes, args.rates, args.failures, args.clues
+        )
+        if who == OURS or q < 1
     ]
     if args.rivals:  # nothing is told to them but what needs what: once for each size and rate
         found += [
@@ -174,6 +179,7 @@ def read_arguments() -> argparse.Namespace:
     parser.add_argument("--kinds", type=Kind, nargs="*", default=list(Kind))
     parser.add_argument("--clues", type=Clue, nargs="*", default=list(Clue))
     parser.add_argument("--failures", nargs="*", default=list(FAILURES), choices=list(FAILURES))
+    parser.add_argument("--who", nargs="*", default=[OURS, TOLD], choices=[OURS, TOLD], help="of ours")
     parser.add_argument("--rivals", action="store_true", help="the others, too")
     parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="processes")
     parser.add_argument("--deadline-s", type=float, default=1e9, help="no case is begun after this")

@@ -217,6 +217,12 @@ def test_a_mark_that_a_flag_keeps_from_being_measured_is_refused(shakedown: Shak
     assert shakedown(command, "--dry-run", "--expect", "ttft_ms <= 200", launch=launch).code == 0
 
 
+def test_that_it_comes_and_goes_is_kept_with_the_search(isolate) -> None:
+    said = isolate("crash:--alpha", "--alpha", options=("--intermittent",))
+    assert said.code == 0, said.stderr
+    assert said.document["facts"]["intermittent"] == "yes"
+
+
 def test_a_dry_run_starts_nothing(isolate, shakedown: Shakedown, tmp_path: Path) -> None:
     said = isolate("crash:--alpha", "--alpha", "--beta", "3", options=("--dry-run",))
     assert said.code == 0

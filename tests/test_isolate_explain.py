@@ -5,7 +5,7 @@ from dataclasses import replace
 from report_samples import RUN, SEARCH, TRIALS
 from test_isolate_search import Server, factors_of, planted, search
 
-from shakedown.core import Expectation, Measured, Purpose
+from shakedown.core import INTERMITTENT_FACT, Expectation, Measured, Purpose
 from shakedown.report import run_report, run_summary
 from shakedown.report.chain import show
 from shakedown.report.document import isolate_document
@@ -75,3 +75,5 @@ def test_what_is_run_again_states_the_same_marks():
     search = replace(SEARCH, facts=(("expect", "ttft_ms <= 200; ready_s <= 60"),))
     again = " ".join(rerun(search)).replace("\\   ", "")
     assert "isolate --expect 'ttft_ms <= 200' --expect 'ready_s <= 60' -- vllm" in again
+    search = replace(SEARCH, facts=((INTERMITTENT_FACT, "yes"),))
+    assert "isolate --intermittent -- vllm" in " ".join(rerun(search)).replace("\\   ", "")

@@ -217,6 +217,17 @@ def test_a_crash_that_comes_and_goes_is_mostly_not_taken_for_an_interaction():
     assert right >= 16
 
 
+def test_a_crash_that_is_said_to_come_and_go_is_told_where_it_mostly_serves():
+    right = {False: 0, True: 0}
+    for said in right:
+        for seed in range(20):
+            server = Server(planted({"f07"}, failure=CRASH), rate=0.4, chance=random.Random(seed))
+            conclusion = search(factors_of(12), server, clues=Clues(intermittent=said))
+            right[said] += named(conclusion) == {frozenset({"f07"})}
+    assert right[True] >= 18
+    assert right[True] > right[False]
+
+
 def test_a_base_that_served_in_safe_mode_takes_back_what_was_blamed():
     """Wherever safe mode was at last seen to fail, no factor stays named."""
     base = 0
@@ -417,6 +428,16 @@ def test_a_failure_seen_before_that_does_not_show_is_not_reproduced_after_three_
     assert "0 of 3" in conclusion.note
     assert "3/3" in conclusion.note
     assert [e.repeat for e in server.asked] == [0, 1, 2]
+
+
+def test_a_failure_that_is_said_to_come_and_go_is_waited_for():
+    served = iter([True] * 6)
+    server = Server(lambda kept: SERVES if next(served, False) else HUNG)
+    conclusion = search(factors_of(4), server, clues=Clues(intermittent=True))
+    assert conclusion.failing.verdict is Verdict.HUNG
+    never = search(factors_of(4), Server(lambda kept: SERVES), clues=Clues(intermittent=True))
+    assert never.ended is Ended.NOT_REPRODUCED
+    assert "0 of 8" in never.note
 
 
 def test_a_launch_undecided_twice_ends_the_search_undecided():

@@ -91,6 +91,7 @@ def run(
 @expect_option
 @nodes_option
 @click.option("--max-launches", type=click.IntRange(1), default=40, show_default=True, help="Launch at most.")
+@click.option("--intermittent", is_flag=True, help="It comes and goes: a launch that serves proves less.")
 @click.option("--resume", metavar="ID", help="Go on with an interrupted search; finished trials count.")
 @click.option("--pid", type=click.IntRange(1), help="Read CMD, its variables and folder from a process.")
 @click.option("--seed", type=int, default=0, show_default=True, help="Seed of the planner.")
@@ -100,6 +101,7 @@ def isolate(
     as_json: bool,
     nodes: Path | None,
     max_launches: int,
+    intermittent: bool,
     resume: str | None,
     pid: int | None,
     seed: int,
@@ -112,10 +114,12 @@ def isolate(
     """Find and prove what makes CMD fail, and hand back CMD, working."""
 
     def job() -> JobResult:
+        from shakedown.core import INTERMITTENT_FACT
         from shakedown.jobs.isolate import isolate_job
         from shakedown.jobs.request import LaunchRequest
 
-        request, talk = LaunchRequest.here(command, **options), choose_talk()
+        facts = ((INTERMITTENT_FACT, "yes"),) if intermittent else ()
+        request, talk = LaunchRequest.here(command, facts=facts, **options), choose_talk()
         fleet = fleet_of(executor, workers, ray_address, gpus_per_launch)
         if nodes is not None and fleet is not None:
             raise UsageError("--launch starts one launch on several nodes: give no --executor ray with it")

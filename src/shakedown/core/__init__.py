@@ -69,6 +69,7 @@ from shakedown.core.readings import (
 )
 from shakedown.core.records import (
     BESIDE_FACT,
+    INTERMITTENT_FACT,
     PLACE_FACT,
     SSH_FACT,
     VIA_FACT,
@@ -92,6 +93,7 @@ from shakedown.core.verdicts import (
 
 __all__ = [
     "BESIDE_FACT",
+    "INTERMITTENT_FACT",
     "PLACE_FACT",
     "SSH_FACT",
     "VIA_FACT",

@@ -17,6 +17,7 @@ PLACE_FACT = "weights_on"  # and the kind of file system that lies on
 SSH_FACT, VIA_FACT = "over_ssh", "over_via"  # facts of a launch on another machine: how it was reached
 
 BESIDE_FACT = "beside"  # of a launch of a search: how many others were started with it
+INTERMITTENT_FACT = "intermittent"  # of a search whose failure was said to come and go
 
 
 class RecordState(StrEnum):

@@ -23,7 +23,7 @@ class Clues:
     `stacks` are frames of the stuck processes. `changed` are factors that changed since the launch
     last served. `weights` multiply single factors. `values` offers substitutes for a factor: argv
     tokens to add in its place, mildest first. `seen` is a failure already observed, so that a
-    launch that serves at first is looked at again.
+    launch that serves at first is looked at again. `intermittent`: it was said to come and go.
     """
 
     stacks: tuple[str, ...] = ()
@@ -31,6 +31,7 @@ class Clues:
     weights: Mapping[str, float] = field(default_factory=dict)
     values: Mapping[str, tuple[tuple[str, ...], ...]] = field(default_factory=dict)
     seen: Judgement | None = None
+    intermittent: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

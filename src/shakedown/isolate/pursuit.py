@@ -24,6 +24,7 @@ from shakedown.isolate.split import split
 # a hang is the likelier race, and a running server has more of them: their stories of fixes taken back
 # are of hangs that showed in one or two starts of three.
 SURE_CRASH, SURE_STARTING, SURE_SERVING = 0.95, 0.8, 0.6
+SURE_INTERMITTENT = 0.1  # where somebody has seen it come and go
 # A cause is claimed only if one is convinced, too, who doubts that so much and finds every other rate as
 # likely: what looks like an interaction of two is often one of them, which once did not fail. Of 100
 # crashes that show 4 times of 10 78 are told rightly, without it 70.
@@ -56,10 +57,11 @@ class Pursuit:
         seed: int,
         purpose: Purpose,
         limits: SearchLimits,
+        intermittent: bool = False,
     ) -> None:
         self.arena, self.inquiry, self.factors, self.weights = arena, inquiry, factors, weights
         self.seed, self.purpose, self.limits = seed, purpose, limits
-        sure = _sure(arena.target)
+        sure = SURE_INTERMITTENT if intermittent else _sure(arena.target)
         self.belief = inquiry.belief = Belief(arena, weights, expected(sure))
         self.sceptic = Belief(arena, weights, doubted(min(sure, DOUBTED)))
         self.note = ""

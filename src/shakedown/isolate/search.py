@@ -185,6 +185,7 @@ class Search:
             seed=self.seed,
             purpose=Purpose.PEEL if self.findings else Purpose.SPLIT,
             limits=self.limits,
+            intermittent=self.clues.intermittent,
         )
         self.belief = pursuit.belief
         answer = pursuit.run()

@@ -44,7 +44,11 @@ def borrow(pid: int, request: LaunchRequest, host: Machine, talk: Talk) -> Launc
     for line in lines if not request.dry_run else ():  # a dry run prints them with its plan
         talk.say(line)
     return replace(
-        request, launch=launch, port=port, notes=tuple(lines), facts=(("from_pid", str(pid)), *facts)
+        request,
+        launch=launch,
+        port=port,
+        notes=tuple(lines),
+        facts=(*request.facts, ("from_pid", str(pid)), *facts),
     )
 
 

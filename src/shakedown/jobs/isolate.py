@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from shakedown.core import Conclusion, Factor, Outcome, SearchRecord, Step
+from shakedown.core import INTERMITTENT_FACT, Conclusion, Factor, Outcome, SearchRecord, Step
 from shakedown.engines import require_isolatable
 from shakedown.errors import Interrupted, UsageError
 from shakedown.host import files
@@ -149,6 +149,7 @@ def search_with(
     clues = Clues(
         values=values_of(factors, reading.command, reading.table),
         weights=suspicions(dict(search.facts).get(SURROUNDINGS, ""), factors),
+        intermittent=INTERMITTENT_FACT in dict(search.facts),
     )
     found = None
     if limits.workers == 1:

@@ -11,7 +11,16 @@ from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
-from shakedown.core import Command, Experiment, Factor, FactorKind, Launch, SearchRecord, TrialRecord
+from shakedown.core import (
+    INTERMITTENT_FACT,
+    Command,
+    Experiment,
+    Factor,
+    FactorKind,
+    Launch,
+    SearchRecord,
+    TrialRecord,
+)
 from shakedown.engines import passing_on, require_isolatable
 from shakedown.errors import Interrupted, UsageError
 from shakedown.host.local import LocalHost
@@ -61,7 +70,12 @@ def isolate_roster(
         )
         try:
             conclusion = isolate(
-                joint.factors, oracle, seed=search.seed, clues=Clues(), limits=limits, report=report_to(talk)
+                joint.factors,
+                oracle,
+                seed=search.seed,
+                clues=Clues(intermittent=INTERMITTENT_FACT in dict(search.facts)),
+                limits=limits,
+                report=report_to(talk),
             )
         except KeyboardInterrupt:
             raise Interrupted(

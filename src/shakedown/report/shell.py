@@ -10,7 +10,7 @@ import shlex
 import unicodedata
 from collections.abc import Iterable, Sequence
 
-from shakedown.core import SearchRecord, TrialRecord
+from shakedown.core import INTERMITTENT_FACT, SearchRecord, TrialRecord
 from shakedown.redact import REDACTED
 from shakedown.report.words import elsewhere
 
@@ -109,6 +109,8 @@ def rerun(record: TrialRecord | SearchRecord, *, width: int = WIDTH) -> list[str
         own, argv = NODES_COMMAND[-1], argv[len(NODES_COMMAND) :]
     there = elsewhere(dict(record.facts)).strip()
     marks = [f"--expect {quote(mark)}" for mark in stated_marks(record)]
+    if INTERMITTENT_FACT in dict(record.facts):
+        marks.append("--intermittent")
     ours = ("shakedown", verb, *filter(None, [there]), *marks, own)
     if there:  # its folder and its variables are there anyway
         return command(argv, before=ours, width=width)
