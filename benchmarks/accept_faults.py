@@ -80,7 +80,7 @@ ROWS = (
     healthy("1 draft", drafts=1),
     healthy("5 drafts", drafts=5),
     healthy("bfloat16", "--dtype", "bfloat16"),
-    # Not prefill in chunks: with a drafter this vLLM dies of it on a CPU ("CPU Generator does not use offset").
+    # No prefill in chunks: with a drafter it kills this vLLM on a CPU ("CPU Generator does not use offset").
     healthy("one sequence, blocks of 32", "--max-num-seqs", "1", "--block-size", "32"),
     healthy("no prefix cache", "--no-enable-prefix-caching"),
     captured("ids+1", "layer_shift"),
