@@ -32,7 +32,7 @@ MOST_ADDED = 16  # tokens' worth of flags from other incidents
 
 # Every second launch of these engines carries some of them.
 COMMON = {
-    "vllm": "--seed 1|--disable-log-stats|--block-size 32|--max-num-seqs 64|--generation-config vllm|"
+    "vllm": "--seed 1|--disable-fastapi-docs|--block-size 32|--max-num-seqs 64|--generation-config vllm|"
     "--uvicorn-log-level warning|--max-logprobs 5|--enable-prompt-tokens-details|--disable-cascade-attn|"
     "--long-prefill-token-threshold 512|--enable-log-requests|--scheduling-policy fcfs",
     "sglang": "--random-seed 1|--log-level info|--stream-interval 2|--schedule-policy lpm|--enable-metrics|"
