@@ -81,7 +81,6 @@ ROWS = (
     healthy("5 drafts", drafts=5),
     healthy("bfloat16", "--dtype", "bfloat16"),
     # No prefill in chunks: with a drafter it kills this vLLM on a CPU ("CPU Generator does not use offset").
-    healthy("one sequence, blocks of 32", "--max-num-seqs", "1", "--block-size", "32"),
     healthy("no prefix cache", "--no-enable-prefix-caching"),
     captured("ids+1", "layer_shift"),
     captured("ids-1", "layer_shift"),
