@@ -19,13 +19,20 @@ from shakedown.host.reach import free_port
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol() -> Iterator[object]:
-    """A command ends by ignoring interrupts; run inside a test, it would leave them ignored for the next."""
+    """No test finds what another left in this process.
+
+    A command ends by ignoring interrupts, and libraries leave variables that the next launch would inherit.
+    """
     before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
+    variables = dict(os.environ)
     try:
         return (yield)
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+        for name in os.environ.keys() - variables.keys():
+            del os.environ[name]
+        os.environ.update(variables)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

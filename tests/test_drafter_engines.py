@@ -1,7 +1,6 @@
 """Capture from an engine: files in, documents out, and every way in which an engine lets us down."""
 
 import json
-import os
 import signal
 import subprocess
 import sys
@@ -167,7 +166,7 @@ def test_an_interpreter_without_the_engine_is_refused(tmp_path):
 
 
 @pytest.mark.engine
-def test_vllm_captures_the_states_of_the_reference(tmp_path):
+def test_vllm_captures_the_states_of_the_reference(tmp_path, monkeypatch):
     """The real engine on the real model: prefill states of every slot, held against transformers'."""
     from test_drafter_extract import Talk, write_samples
 
@@ -176,7 +175,7 @@ def test_vllm_captures_the_states_of_the_reference(tmp_path):
 
     python = prepare_engine(VLLM, print)
     write_samples(tmp_path / "samples.jsonl", 6)
-    os.environ.setdefault("VLLM_CPU_KVCACHE_SPACE", "1")
+    monkeypatch.setenv("VLLM_CPU_KVCACHE_SPACE", "1")
     request = ExtractRequest(
         target=str(prepare_model(python, print)),
         samples=tmp_path / "samples.jsonl",

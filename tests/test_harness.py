@@ -1,5 +1,6 @@
 """What the tests themselves promise each other."""
 
+import os
 import signal
 
 from click.testing import CliRunner
@@ -16,3 +17,13 @@ def test_a_command_inside_a_test_ignores_interrupts_at_its_end(tmp_path):
 
 def test_the_next_test_can_be_interrupted_again():
     assert signal.SIG_IGN not in [signal.getsignal(number) for number in STOPS]
+
+
+def test_a_library_inside_a_test_leaves_a_variable():
+    os.environ["LEFT_BY_A_TEST"] = "1"
+    os.environ["PATH"] += ":/left"
+
+
+def test_the_next_test_does_not_inherit_it():
+    assert "LEFT_BY_A_TEST" not in os.environ
+    assert not os.environ["PATH"].endswith(":/left")
