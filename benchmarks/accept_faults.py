@@ -13,23 +13,20 @@ there is not run again unless --again says so. --lock: a file that others lock, 
 from __future__ import annotations
 
 import argparse
-import contextlib
-import fcntl
 import json
 import os
 import platform
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
-import overfitted
 from accept_engines import Looked, look, vllm_argv
-from overfitted import Reference, learn_by_heart
+from isolate_engines import locked, say
+from overfitted import EIGHT_QUESTIONS, Reference, learn_by_heart
 
 from shakedown import __version__
 from shakedown.errors import ShakedownError
@@ -37,15 +34,6 @@ from shakedown.host.reach import free_port
 from shakedown.provision import VLLM, prepare_engine, prepare_model
 
 RESULTS = Path(__file__).parent / "results" / "accept_faults_vllm.json"
-QUESTIONS = (
-    *overfitted.QUESTIONS,
-    "Why is the sky blue?",
-    "Name three rivers in Europe.",
-    "Write a short poem about rain.",
-    "What is a prime number?",
-    "How do I tie a knot?",
-    "Who was Marie Curie?",
-)
 TOKENS, STEPS = 40, 60
 ANY = frozenset({"same", "undecided"})
 COLUMNS = "{:24} {:14} {:14} {:34} {:>8} {:>8} {:>6}  {}"
@@ -97,7 +85,14 @@ ROWS = (
 def told_of(row: Row, argv: list[str], model: Path, drafter: Path, folder: Path) -> dict[str, Any]:
     try:
         looked = look(
-            argv, model, drafter, QUESTIONS, folder, plant=row.plant, drafts=row.drafts, tokens=TOKENS
+            argv,
+            model,
+            drafter,
+            EIGHT_QUESTIONS,
+            folder,
+            plant=row.plant,
+            drafts=row.drafts,
+            tokens=TOKENS,
         )
     except ShakedownError as problem:
         nothing = {"patterns": {}, "tokens_per_round": None, "expected": None, "on_its_states": None}
@@ -137,20 +132,6 @@ def show(rows: dict[str, Any]) -> None:
     print(f"{sum(row['right'] for row in rows.values())} of {len(rows)} right; healthy and blamed: {blamed}")
 
 
-@contextlib.contextmanager
-def locked(path: str | None) -> Iterator[None]:
-    if path is None:
-        yield
-        return
-    with open(path, "a") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        yield
-
-
-def say(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)
-
-
 def read_rows() -> dict[str, Any]:
     return dict(json.loads(RESULTS.read_text())["rows"]) if RESULTS.is_file() else {}
 
@@ -161,7 +142,9 @@ def run(wanted: list[str], *, again: bool, lock: str | None) -> None:
     os.environ |= {"HF_HUB_OFFLINE": "1", "VLLM_CPU_KVCACHE_SPACE": "1"}
     with tempfile.TemporaryDirectory(prefix="accept-") as work:
         drafter = Path(work) / "drafter"
-        learnt = learn_by_heart(Reference(model), drafter, questions=QUESTIONS, tokens=TOKENS, steps=STEPS)
+        learnt = learn_by_heart(
+            Reference(model), drafter, questions=EIGHT_QUESTIONS, tokens=TOKENS, steps=STEPS
+        )
         say(f"the drafter has learnt: hits {learnt.hits}")
         for row in ROWS:
             if row.name not in wanted or (row.name in read_rows() and not again):

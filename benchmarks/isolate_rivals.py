@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from isolate_worlds import Causes, Kind, World
 
-from shakedown.core import CauseKind, Ended
+from shakedown.core import CauseKind, Conclusion, Ended
 from shakedown.isolate import Clues, SearchLimits, isolate
 from shakedown.isolate.arena import Arena
 from shakedown.isolate.judge import Showing, classify
@@ -49,6 +49,10 @@ def ours(world: World, *, intermittent: bool = False) -> Answer:
         ),
         limits=SearchLimits(max_launches=MOST_LAUNCHES),
     )
+    return answer_of(conclusion)
+
+
+def answer_of(conclusion: Conclusion) -> Answer:
     causes = conclusion.causes
     if not causes:
         return REFUSED

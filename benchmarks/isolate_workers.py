@@ -25,11 +25,11 @@ from typing import Any
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # before numpy loads: the planner is held to one core
 
 from isolate_measures import judge, planner
-from isolate_rivals import BASE, MOST_LAUNCHES, REFUSED, Answer
+from isolate_rivals import MOST_LAUNCHES, answer_of
 from isolate_worlds import MIX, SIZES, Clue, Kind, World, make_world
 
 from shakedown import __version__
-from shakedown.core import CauseKind, Conclusion, Ended, Experiment, Outcome
+from shakedown.core import Experiment, Outcome
 from shakedown.isolate import Clues, SearchLimits, isolate
 from shakedown.ledger.events import experiment_key
 
@@ -67,16 +67,6 @@ class Crew:
 
     def _thought(self) -> None:
         self.slowest_s = max(self.slowest_s, time.perf_counter() - self.asked_s)
-
-
-def answer_of(conclusion: Conclusion) -> Answer:
-    causes = conclusion.causes
-    if not causes:
-        return REFUSED
-    if causes[0].kind is CauseKind.BASE:
-        return Answer(causes=BASE, proven=True)
-    named = tuple(frozenset(cause.factors) for cause in causes)
-    return Answer(causes=named, proven=conclusion.ended is Ended.PROVEN, probability=conclusion.probability)
 
 
 def run(world: World, workers: int) -> dict[str, Any]:

@@ -24,6 +24,15 @@ from shakedown.drafter.vocabulary import choose_vocabulary, count_generated
 from shakedown.jobs.draft_lint import shipped_surveys
 
 QUESTIONS = ("Tell me a story about a small boat.", "How do I boil an egg?")
+EIGHT_QUESTIONS = (
+    *QUESTIONS,
+    "Why is the sky blue?",
+    "Name three rivers in Europe.",
+    "Write a short poem about rain.",
+    "What is a prime number?",
+    "How do I tie a knot?",
+    "Who was Marie Curie?",
+)
 ANSWER_TOKENS, DRAFT_VOCABULARY, DRAFTS, STEPS = 40, 1024, 3, 90
 
 

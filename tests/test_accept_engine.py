@@ -6,11 +6,10 @@ import json
 import sys
 from pathlib import Path
 
-import overfitted
 import pytest
 import torch
 from accept_engines import look, measure_alone, vllm_argv
-from overfitted import Reference, learn_by_heart
+from overfitted import EIGHT_QUESTIONS, Reference, learn_by_heart
 
 from shakedown.acceptance.lookup import Lookup
 from shakedown.acceptance.replay import Standing
@@ -25,15 +24,6 @@ from shakedown.provision import VLLM, prepare_engine, prepare_model
 
 pytestmark = [pytest.mark.engine, pytest.mark.timeout(900)]
 
-QUESTIONS = (
-    *overfitted.QUESTIONS,
-    "Why is the sky blue?",
-    "Name three rivers in Europe.",
-    "Write a short poem about rain.",
-    "What is a prime number?",
-    "How do I tie a knot?",
-    "Who was Marie Curie?",
-)
 TOKENS = 32
 
 
@@ -60,7 +50,7 @@ def surroundings(monkeypatch):
 @pytest.fixture(scope="module")
 def trained(model: Path, tmp_path_factory) -> Path:
     out = tmp_path_factory.mktemp("drafters") / "trained"
-    learn_by_heart(Reference(model), out, questions=QUESTIONS, tokens=TOKENS, steps=45)
+    learn_by_heart(Reference(model), out, questions=EIGHT_QUESTIONS, tokens=TOKENS, steps=45)
     return out
 
 
@@ -79,7 +69,7 @@ def untrained(trained: Path, tmp_path_factory) -> Path:
 @pytest.fixture
 def prompts(tmp_path: Path) -> Path:
     file = tmp_path / "questions.jsonl"
-    file.write_text("".join(json.dumps({"text": text}) + "\n" for text in QUESTIONS))
+    file.write_text("".join(json.dumps({"text": text}) + "\n" for text in EIGHT_QUESTIONS))
     return file
 
 
@@ -95,7 +85,7 @@ def test_heads_are_accepted_as_expected_and_change_no_word(
         assert entry["comparison"]["standing"] == "equal", entry["comparison"]
         assert entry["comparison"]["rounds_alike"] > 0.95
         assert entry["text"]["altered"] == 0
-        assert entry["text"]["compared"] == len(QUESTIONS)
+        assert entry["text"]["compared"] == len(EIGHT_QUESTIONS)
     assert good["tokens_per_round"]["value"] > 1.8  # the walk of these answers gives 2.5
     assert good["verdict"] == "serves as trained"
     assert bad["tokens_per_round"]["value"] < 1.1
@@ -105,7 +95,7 @@ def test_heads_are_accepted_as_expected_and_change_no_word(
 def test_prompt_lookup_is_accepted_as_the_text_says(python, model, port, tmp_path):
     config = {"method": "ngram", "num_speculative_tokens": 3, "prompt_lookup_min": 1, "prompt_lookup_max": 3}
     argv = [*vllm_argv(python, model, port), "--speculative-config", json.dumps(config)]
-    measured = measure_alone(argv, QUESTIONS, tmp_path, drafts=3, tokens=64)
+    measured = measure_alone(argv, EIGHT_QUESTIONS, tmp_path, drafts=3, tokens=64)
     lookup = Lookup(shortest=1, longest=3, drafts=3)
     shown = expect_lookup(lookup, measured.answers, Shown(measured=None, margin=0.2))
     assert measured.source is Source.ROUNDS
@@ -119,7 +109,7 @@ def test_states_that_are_a_step_late_in_decode_are_found_in_the_engine_itself(
     python, model, trained, port, tmp_path
 ):
     argv = vllm_argv(python, model, port)
-    looked = look(argv, model, trained, QUESTIONS, tmp_path, plant="late", tokens=TOKENS)
+    looked = look(argv, model, trained, EIGHT_QUESTIONS, tmp_path, plant="late", tokens=TOKENS)
     assert looked.faults["prefill"] == "same"
     assert looked.faults["verification"] in {"stale", "token_shift"}
     assert looked.finding.blame is Blame.CAPTURE
