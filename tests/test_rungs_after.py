@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import pickle
+import signal
 import socket
 import subprocess
 import sys
@@ -91,41 +92,78 @@ Warnings
 Communicator ranks have different collective operation counts: rank 0 has launched 12, rank 1 11 - MISMATCH
 """
 SERVER = """
-import socket, sys
-door = socket.create_server(("127.0.0.1", int(sys.argv[1]))); print("up", flush=True)
-line, _ = door.accept(); asked = line.recv(100)
-line.sendall(sys.argv[2].encode() if asked == b"verbose status\\n" else b"?"); line.close()
+import socket, sys, time
+door = socket.create_server(("127.0.0.1", int(sys.argv[1])), reuse_port=True); print("up", flush=True)
+while True:
+    line, _ = door.accept(); asked = line.recv(100)
+    if asked == b"verbose status\\n":
+        line.sendall(sys.argv[2].encode()); time.sleep(float(sys.argv[3]))
+    line.close()
 """
 
 
 @pytest.fixture
-def ras(port):
-    words = [sys.executable, "-c", SERVER, str(port), REPORT]
-    server = subprocess.Popen(words, stdout=subprocess.PIPE, text=True)
-    assert server.stdout
-    assert server.stdout.readline() == "up\n"
-    yield server.pid, f"127.0.0.1:{port}"
-    server.kill()
-    server.communicate()
+def listen(port):
+    """Starts processes that listen for NCCL on one port, as all of one user do."""
+    servers = []
+
+    def begin(report: str = REPORT, hangs_up_after_s: float = 0.0) -> int:
+        words = [sys.executable, "-c", SERVER, str(port), report, str(hangs_up_after_s)]
+        server = subprocess.Popen(words, stdout=subprocess.PIPE, text=True)
+        servers.append(server)
+        assert server.stdout
+        assert server.stdout.readline() == "up\n"
+        return server.pid
+
+    yield begin
+    for server in servers:
+        server.kill()
+        server.communicate()
 
 
-def test_the_lines_of_its_report_that_tell_are_kept(ras):
-    pid, address = ras
-    seen = look("after_nccl", pids=[pid], env={"NCCL_RAS_ADDR": address})
+@pytest.fixture
+def address(port):
+    return f"127.0.0.1:{port}"
+
+
+def ask_nccl(address: str, *pids: int) -> list[tuple[str, str]]:
+    return look("after_nccl", pids=list(pids), env={"NCCL_RAS_ADDR": address})
+
+
+def test_the_lines_of_its_report_that_tell_are_kept(listen, address):
+    seen = ask_nccl(address, listen())
     assert [kind for kind, _ in seen] == ["NCCL RAS"] * 4
     assert "rank 1 11 - MISMATCH" in seen[-1][1]
 
 
-def test_a_report_of_another_server_is_not_asked_for(ras):
-    _, address = ras
-    ((kind, text),) = look("after_nccl", pids=[os.getpid()], env={"NCCL_RAS_ADDR": address})
+def test_a_report_of_another_server_is_not_asked_for(listen, address):
+    listen()
+    ((kind, text),) = ask_nccl(address, os.getpid())
     assert (kind, "another server" in text) == ("not read", True)
 
 
-def test_one_that_takes_the_question_and_never_answers_is_left(port):
+def test_of_many_listeners_on_one_port_one_of_ours_is_asked(listen, address):
+    strangers = [listen("a stranger's report: no issues found\n") for _ in range(3)]
+    ours = listen()
+    seen = ask_nccl(address, ours)
+    assert strangers
+    assert "rank 1 11 - MISMATCH" in seen[-1][1]
+
+
+def test_a_listener_that_is_stopped_is_passed_over(listen, address):
+    stopped, other = listen(), listen()
+    os.kill(stopped, signal.SIGSTOP)
+    assert "MISMATCH" in ask_nccl(address, stopped, other)[-1][1]
+
+
+def test_one_that_takes_no_call_is_left(port, address):
     with socket.create_server(("127.0.0.1", port)):
-        seen = look("after_nccl", pids=[os.getpid()], env={"NCCL_RAS_ADDR": f"127.0.0.1:{port}"})
-    assert seen == [("not read", "NCCL RAS: timed out")]
+        ((kind, text),) = ask_nccl(address, os.getpid())
+    assert (kind, "none of ours took a call" in text) == ("not read", True)
+
+
+def test_what_was_said_counts_where_nobody_hangs_up(listen, address):
+    assert "MISMATCH" in ask_nccl(address, listen(hangs_up_after_s=30.0))[-1][1]
 
 
 # --- torch's flight recorder ------------------------------------------------------------------------------

@@ -172,13 +172,15 @@ def test_of_many_ranks_the_one_elsewhere_is_the_suspect():
 def test_a_rank_that_spins_for_its_peers_is_not_the_suspect():
     s = silent(
         asleep(1, state="R", cpu_share=1.0, spins=True),
-        asleep(2, frames=LOADING),
+        asleep(2, "late", frames=LOADING),
         rounds_over=6,
         rounds_span_s=31,
         quiet_s=75,
     )
     decision = decide(s, LIMITS)
     assert (decision.wait, decision.suspect.pid) == (Wait.SPINNING, 2)
+    assert decision.cause.startswith("late waits in read_shard")
+    assert "worker spins for it" in decision.cause
 
 
 def test_spinning_needs_a_second_window():

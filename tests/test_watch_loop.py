@@ -259,6 +259,38 @@ def test_a_launch_that_does_not_return_from_the_driver_spins():
     assert assessment.quiet_s <= 120
 
 
+def test_what_a_compiler_has_made_and_waits_for_the_gpu_spins():
+    """The frames of inductor and Triton stand on the stack of everything they have compiled, too."""
+    places = ("__call__ triton/backends/nvidia/driver.py:713", "call torch/_inductor/output_code.py:99")
+
+    def native(at_s, pid):
+        return stack(pid, "0x7ff9c85ac104 libcuda.so.580.159.04:0", *places)
+
+    host = Script(burning, stacks=lambda t, pid: stack(pid, *places), native=native, seconds=400)
+    assessment = run_until(host, watch(host), 390)
+    assert assessment.judgement.wait is Wait.SPINNING
+    assert assessment.quiet_s <= 120
+    assert any("natively 0x7ff9c85ac104 (libcuda" in seen.text for seen in assessment.judgement.evidence)
+
+
+def test_who_tunes_kernels_waits_for_the_gpu_and_is_not_hung():
+    places = ("synchronize torch/cuda/__init__.py:1", "choose_one flashinfer/autotuner.py:400")
+
+    def native(at_s, pid):
+        return stack(pid, "0x7ff9c85ac104 libcuda.so.580.159.04:0", *places)
+
+    host = Script(burning, stacks=lambda t, pid: stack(pid, *places), native=native, seconds=1000)
+    assert run_until(host, watch(host), 900).judgement is None
+
+
+def test_who_reads_the_clock_in_every_look_polls():
+    def native(at_s, pid):
+        return stack(pid, "0x7ff9c85ac104 [vdso]:0", "clock_gettime libc.so.6:0", "0x1 ?:0")
+
+    host = Script(burning, stacks=stuck, native=native, seconds=400)
+    assert run_until(host, watch(host), 390).judgement.wait is Wait.SPINNING
+
+
 def test_code_that_the_driver_compiles_is_work():
     def native(at_s, pid):
         leaf = "0x7ff9c85ac104 libnvidia-ptxjitcompiler.so.580.159.04:0"

@@ -38,7 +38,7 @@ CHECKS = (
 # What is left to look at once a launch has failed, while its processes still stand.
 AFTERWARDS = (
     Script(name="after_kernel", asks="the kernel's log", deadline_s=5.0),
-    Script(name="after_nccl", asks="NCCL's own report, torch's flight recorder", deadline_s=20.0, gpu=True),
+    Script(name="after_nccl", asks="NCCL's own report, torch's flight recorder", deadline_s=30.0, gpu=True),
     Script(name="after_cuda", asks="the GPU's state", deadline_s=120.0, gpu=True),
 )
 

@@ -164,7 +164,7 @@ def _silent(s: Situation, limits: Limits) -> Decision:
     busy = [p for p in living if p.busy]
     if busy:
         return _busy(s, limits, busy)
-    if any(p.computes and p.gpu_busy for p in living):
+    if s.quiet_s < JIT_LIMIT_S and any(p.computes and p.gpu_busy for p in living):
         return _slow(s, suspect, "the GPU works in a known long computation")
     if not suspect.frames and not suspect.blocked and s.quiet_s < 2 * s.budget_s:
         return Decision(state=State.SUSPECT, suspect=_as_suspect(suspect), note="its stack cannot be read")
@@ -192,6 +192,8 @@ def _busy(s: Situation, limits: Limits, busy: list[ProcessView]) -> Decision:
     elif not working and s.rounds_over >= 2 * limits.rounds and s.rounds_span_s >= s.budget_s:
         suspect = elect(_living(s)) or busiest
         text = f"{suspect.name} spins in a wait{_in(suspect)}"
+        if not suspect.busy:
+            text = f"{suspect.name} waits{_in(suspect)}, and {busiest.name} spins for it{_in(busiest)}"
         return _hung(suspect, Wait.SPINNING, text, "any hard progress in the second window")
     if s.quiet_s >= limit_s:
         # One frame for minutes may be one long kernel; past the longest ever seen it is a loop.

@@ -11,13 +11,14 @@ from shakedown.core import Engine, Frame, Phase, StackDump
 from shakedown.watch.stacks import (
     StackMemory,
     awake_threads,
-    computes,
+    compiles,
     idles,
     is_tracker,
     main_frames,
     phase_of,
     places,
     spins,
+    tunes,
     waits_for_other,
 )
 
@@ -30,12 +31,14 @@ class Traits:
     tracker: bool = False
     waits: bool = False
     idles: bool = False  # in a loop that polls for requests
-    computes: bool = False
+    compiles: bool = False
+    tunes: bool = False
     phase: Phase | None = None
     looks: int = 0
     awake: int = 0  # with a thread that ran or wanted to
     natives: int = 0
     spun: int = 0  # in which all that is at work spins
+    native: tuple[Frame, ...] = ()  # of the latest
 
     @property
     def works(self) -> bool:
@@ -46,6 +49,11 @@ class Traits:
     def spins(self) -> bool:
         """In half of the looks: a kernel of many threads is in a barrier now and then, and moves on."""
         return 2 * self.spun >= self.natives if self.natives else spins(self.frames)
+
+    @property
+    def computes(self) -> bool:
+        """A compiler does not wait for the GPU; what it has compiled may, under the same frames."""
+        return self.tunes or (self.compiles and not (self.natives and self.spins))
 
 
 UNSEEN = Traits()
@@ -77,12 +85,14 @@ class Looks:
             tracker=is_tracker(frames),
             waits=waits_for_other(frames, self._engine),
             idles=idles(frames, self._engine),
-            computes=any(computes(each, self._engine) for each in threads.values()),
+            compiles=any(compiles(each, self._engine) for each in threads.values()),
+            tunes=any(tunes(each) for each in threads.values()),
             phase=phase_of(places(frames), self._engine),
             looks=before.looks + 1,
             awake=before.awake + bool(awake),
             natives=before.natives,
             spun=before.spun,
+            native=before.native,
         )
         return any(new) and not (is_tracker(frames) or self._traits[pid].idles)
 
@@ -91,13 +101,18 @@ class Looks:
         traits = self.of(pid)
         working = awake_threads(dump) or {"MainThread": main_frames(dump)}
         spun = all(spins(frames) for frames in working.values())
-        self._traits[pid] = replace(traits, natives=traits.natives + 1, spun=traits.spun + spun)
+        self._traits[pid] = replace(
+            traits,
+            natives=traits.natives + 1,
+            spun=traits.spun + spun,
+            native=next(iter(working.values())),
+        )
 
     def forget(self, at_s: float, *, keep: bool) -> None:
         """Something moved. `keep`: it was only a stack, so where everybody stands is still known."""
         if keep:
             for pid, traits in self._traits.items():
-                self._traits[pid] = replace(traits, looks=0, awake=0, natives=0, spun=0)
+                self._traits[pid] = replace(traits, looks=0, awake=0, natives=0, spun=0, native=())
         else:
             self._traits.clear()
             self._memory.forget(at_s)

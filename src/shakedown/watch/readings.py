@@ -23,7 +23,7 @@ from shakedown.watch.proc import (
     Vanished,
 )
 from shakedown.watch.situation import Limits, ProcessView
-from shakedown.watch.stacks import meaningful, show
+from shakedown.watch.stacks import leaf, meaningful, show
 
 METER_AFTER_S = 3.0  # sockets and GPU cost more than /proc: they are read only in a silence
 METER_EVERY_S = 4.0
@@ -136,7 +136,10 @@ class Readings:
                 yield Progress(signal="stack", pid=pid, name=memory.sample.name, at_s=now_s)
             elif suspicious and self._is_busy(memory):  # it stops the process for a moment, or for seconds
                 native = self._host.stacks(pid, native=True)
-                if not isinstance(native, Missing):
+                if isinstance(native, Missing):
+                    what = f"native stack of {memory.sample.name} {pid}"
+                    self._miss(Missing(what=what, why=native.why), now_s)
+                else:
                     self._looks.see_native(pid, native)
 
     def _is_busy(self, memory: Memory) -> bool:
@@ -220,6 +223,8 @@ class Readings:
         for view in self.views(now_s) if self._round_s else ():
             share = "?" if view.cpu_share is None else f"{view.cpu_share:.0%}"
             place = show(meaningful(view.frames)[0]) if view.frames else "no stack"
+            if native := self._looks.of(view.pid).native:
+                place += f", natively {leaf(native)}"
             text = f"{view.name}: state {view.state}, {view.wchan or 'running'}, CPU {share}, {place}"
             yield Evidence(kind="process", text=text, at_s=now_s, pid=view.pid)
         for gpu, text in describe_gpus(self._gpu_use, {view.pid: view.name for view in self.views(now_s)}):

@@ -6,6 +6,7 @@ It never decides; a stack alone misleads both ways.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from itertools import dropwhile, islice
 
 from shakedown.core import Engine, Frame, Phase, StackDump
 
@@ -24,11 +25,15 @@ _IDLE = (
     "serve (uvicorn/server.py", "run_forever (asyncio/", "Runner.run (asyncio/", "wait (subprocess.py",
     "join (multiprocessing/process.py", "poll (multiprocessing/popen_",
 )  # fmt: skip
-# One call in here may keep a core busy for half an hour without a sign.
-_COMPUTES = (
+# One call in here may keep a core busy for half an hour without a sign. What is compiled in these packages
+# runs under their frames, too: whoever waits for the GPU there does not compile.
+_COMPILES = (
     "torch/_inductor/", "torch/_dynamo/", "torch/_functorch/", "torch/utils/cpp_extension.py",
-    "triton/compiler/", "triton/backends/", "autotun", "flashinfer/jit/", "deep_gemm", "tilelang/",
-    "cutlass/", "do_bench", "repack", "quantize (", "quantize_weight", "quantize_per_",
+    "triton/compiler/", "triton/backends/", "flashinfer/jit/", "tilelang/", "cutlass/",
+)  # fmt: skip
+# And in here the GPU does the work, and waiting for it is no sign of a hang.
+_TUNES = (
+    "autotun", "do_bench", "deep_gemm", "repack", "quantize (", "quantize_weight", "quantize_per_",
 )  # fmt: skip
 _SPINS = (
     "sched_yield", "spin", "ncclGroup", "ncclAll", "ncclBroadcast", "ncclReduce", "ncclSend", "ncclRecv",
@@ -36,8 +41,12 @@ _SPINS = (
     "CtxSynchronize", "DeviceSynchronize", "cuEventQuery", "cudaEventQuery", "hipStreamSynchronize",
     "sem_trywait", "pthread_mutex_trylock", "PyThread_acquire_lock", "busy_wait", "shm_broadcast.py",
     "barrier",
+    "clock_gettime", "[vdso]",  # who is there in every other look polls, whatever it is that it waits for
 )  # fmt: skip
 _DRIVER = ("libcuda.so", "libamdhip64.so", "libhsa-runtime64.so")
+# What a wait calls in each of its turns; the frame that called it says whose wait it is.
+_TURNS = ("nanosleep", "usleep", "ioctl", "poll (")
+NATIVE_SHOWN = 4
 LEAF_FRAMES = 6  # of a native stack: below them the wait is only a caller
 
 
@@ -68,6 +77,12 @@ def short_file(file: str) -> str:
 
 def show(frame: Frame) -> str:
     return f"{frame.function} ({short_file(frame.file)}:{frame.line})"
+
+
+def leaf(native: Iterable[Frame]) -> str:
+    """Where a native stack ends, from inside out; the driver's own functions are addresses."""
+    spelled = (f"{f.function} ({short_file(f.file)})" for f in islice(native, NATIVE_SHOWN))
+    return " < ".join(spelled)
 
 
 def places(frames: Iterable[Frame]) -> tuple[str, ...]:
@@ -106,10 +121,15 @@ def idles(frames: tuple[Frame, ...], engine: Engine) -> bool:
     return any_in(frames, engine.event_loops) and not any_in(frames, engine.loop_work)
 
 
-def computes(frames: tuple[Frame, ...], engine: Engine) -> bool:
-    """Whether a process is in a computation that is known to take minutes without a sign."""
+def compiles(frames: tuple[Frame, ...], engine: Engine) -> bool:
+    """Whether a process is where compilers and first runs take minutes without a sign."""
     long_frames = [fragment for fragment, phase in engine.frame_phases if phase is Phase.COMPILE]
-    return any_in(frames, (*_COMPUTES, *long_frames))
+    return any_in(frames, (*_COMPILES, *long_frames))
+
+
+def tunes(frames: tuple[Frame, ...]) -> bool:
+    """Whether a process has the GPU do what is known to take minutes without a sign."""
+    return any_in(frames, _TUNES)
 
 
 def spins(frames: tuple[Frame, ...]) -> bool:
@@ -118,7 +138,8 @@ def spins(frames: tuple[Frame, ...]) -> bool:
     The driver's own functions have no names: behind an endless kernel a launch never returns from it. What
     it compiles stands in a library of its own (libnvidia-ptxjitcompiler).
     """
-    return any_in(frames[:LEAF_FRAMES], _SPINS) or (bool(frames) and frames[0].file.startswith(_DRIVER))
+    asking = tuple(dropwhile(lambda frame: any_in((frame,), _TURNS), frames))
+    return any_in(frames[:LEAF_FRAMES], _SPINS) or (bool(asking) and asking[0].file.startswith(_DRIVER))
 
 
 def phase_of(spelled: tuple[str, ...], engine: Engine) -> Phase | None:

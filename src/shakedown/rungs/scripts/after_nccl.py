@@ -10,7 +10,9 @@ import tempfile
 from pathlib import Path
 
 BEGAN = time.time() - PARAMS["age_s"]
-RAS_PORT, RAS_S = 28028, 6.0
+RAS_PORT, RAS_S = 28028, 12.0  # it waits 5 s itself for a rank that does not answer
+SAID_S = 2.0  # without another word
+KNOCKS, TAKEN_S = 16, 0.3
 DUMP_S = 6.0
 DUMP_BYTES = 256 << 20
 SHOWN_LINES = 30
@@ -20,18 +22,17 @@ TOLD = ("dead", "mismatch", "incomplete", "error", "warning", "missing", "no iss
 # --- RAS: a text service in every process that holds a communicator ---------------------------------------
 
 
-def listening(port):
-    """Inodes of the sockets that listen on the port."""
-    inodes = set()
+def sockets(wanted):
+    """Inodes of the sockets of which (local port, remote port, state) are wanted."""
     for table in ("/proc/net/tcp", "/proc/net/tcp6"):
         try:
             rows = Path(table).read_text().splitlines()[1:]
         except OSError:
             continue
         for fields in map(str.split, rows):
-            if fields[3] == "0A" and int(fields[1].rsplit(":", 1)[1], 16) == port:
-                inodes.add(fields[9])
-    return inodes
+            local, remote = (int(each.rsplit(":", 1)[1], 16) for each in fields[1:3])
+            if wanted(local, remote, fields[3]):
+                yield fields[9]
 
 
 def holds(pid, inodes):
@@ -41,35 +42,77 @@ def holds(pid, inodes):
         return False
 
 
-def ask_ras(address):
+def is_ours(inodes):
+    return any(holds(pid, inodes) for pid in PARAMS["pids"])
+
+
+def knock(address):
+    """A connection that one of ours has taken: all of one user's processes listen on the same port.
+
+    Whose listener takes a connection is chance, and a stopped process never takes one.
+    """
     host, _, port = address.rpartition(":")
-    until, said = time.monotonic() + RAS_S, b""
-    with socket.create_connection((host.strip("[]"), int(port)), timeout=RAS_S) as line:
-        line.sendall(b"verbose status\n")
-        while len(said) < 1 << 20:
-            line.settimeout(max(0.1, until - time.monotonic()))
+    for _ in range(KNOCKS):
+        line = socket.create_connection((host.strip("[]"), int(port)), timeout=RAS_S)
+        if is_ours(takers(int(port), line.getsockname()[1])):
+            return line
+        line.close()
+    return None
+
+
+def takers(port, mine):
+    """The other end of a connection, once somebody has taken it; an end that nobody took has no inode."""
+    until = time.monotonic() + TAKEN_S
+    while time.monotonic() < until:
+        inodes = set(sockets(lambda local, remote, _: (local, remote) == (port, mine))) - {"0"}
+        if inodes:
+            return inodes
+        time.sleep(0.01)
+    return set()
+
+
+def ask_ras(line):
+    """All that was said until it hangs up; what it said so far where it does not come to an end."""
+    said = b""
+    line.sendall(b"verbose status\n")
+    while len(said) < 1 << 20:
+        line.settimeout(SAID_S if said else RAS_S)
+        try:
             piece = line.recv(65536)
-            if not piece:
-                break
-            said += piece
+        except TimeoutError:
+            if not said:
+                raise
+            break
+        if not piece:
+            break
+        said += piece
     return said.decode(errors="replace")
 
 
 def report_ras():
-    address = PARAMS["env"].get("NCCL_RAS_ADDR") or f"127.0.0.1:{RAS_PORT}"
+    address = PARAMS["env"].get("NCCL_RAS_ADDR") or f"localhost:{RAS_PORT}"
     if PARAMS["env"].get("NCCL_RAS_ENABLE") == "0":
         return
-    inodes = listening(int(address.rpartition(":")[2]))
+    port = int(address.rpartition(":")[2])
+    inodes = set(sockets(lambda local, _, state: local == port and state == "0A"))
     if not inodes:
         return  # no communicator was made, or an NCCL before 2.24
-    if not any(holds(pid, inodes) for pid in PARAMS["pids"]):
+    if not is_ours(inodes):
         say(
             kind="not read",
             text=f"NCCL RAS: {address} is held by another server; NCCL_RAS_ADDR would part them",
         )
         return
-    lines = [line.rstrip() for line in ask_ras(address).splitlines() if line.strip()]
-    telling = [line for line in lines if any(word in line.lower() for word in TOLD)]
+    line = knock(address)
+    if line is None:
+        say(
+            kind="not read",
+            text=f"NCCL RAS: none of ours took a call on {address}: stopped, or others listen there, too",
+        )
+        return
+    with line:
+        lines = [each.rstrip() for each in ask_ras(line).splitlines() if each.strip()]
+    telling = [each for each in lines if any(word in each.lower() for word in TOLD)]
     for text in (telling or lines)[:SHOWN_LINES]:
         say(kind="NCCL RAS", text=text.strip())
 
