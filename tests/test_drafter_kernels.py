@@ -3,20 +3,31 @@
 On a GPU the real kernels; elsewhere Triton's interpreter, where Triton is installed at all.
 """
 
+import importlib.util
 import os
 
 import pytest
 import torch
 
-pytest.importorskip("triton")
+if importlib.util.find_spec("triton") is None:
+    pytest.skip("Triton is not installed", allow_module_level=True)
 
-with pytest.MonkeyPatch.context() as patch:  # Triton reads it when a kernel is defined; other tests must not
-    if not torch.cuda.is_available():
-        patch.setitem(os.environ, "TRITON_INTERPRET", "1")
+INTERPRETED = {} if torch.cuda.is_available() else {"TRITON_INTERPRET": "1"}
+
+# Triton reads it when it is imported, when a kernel is defined and when one runs; other tests must not.
+with pytest.MonkeyPatch.context() as patch:
+    for name, value in INTERPRETED.items():
+        patch.setitem(os.environ, name, value)
     from shakedown.drafter import arithmetic, kernels_loss
     from shakedown.drafter.kernels_layer import Gate, Join, Turn
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+
+
+@pytest.fixture(autouse=True)
+def _interpreted(monkeypatch):
+    for name, value in INTERPRETED.items():
+        monkeypatch.setenv(name, value)
 
 
 def random(*shape: int) -> torch.Tensor:
