@@ -359,6 +359,17 @@ def test_a_warm_start_with_another_vocabulary_carries_the_rows_it_knows(setting,
         assert torch.equal(row, rows.get(token, target_head[token]))
 
 
+def test_a_fresh_drafter_may_have_a_wider_mlp_than_its_target(setting, trained, tmp_path):
+    brief = replace(setting, out=tmp_path / "wide", intermediate=96, recipe=replace(RECIPE, epochs=1))
+    train_job(brief, Quiet())
+    found = load_checkpoint(brief.out)
+    assert found.config.intermediate == 96 != load_checkpoint(trained).config.intermediate
+    assert found.weights["midlayer.mlp.down_proj.weight"].shape[1] == 96
+    start = eagle_folder(trained, tmp_path / "public")
+    with pytest.raises(UsageError, match="cannot become 96"):
+        train_job(replace(brief, start=start, draft_vocab=None, out=tmp_path / "out"), Quiet())
+
+
 @contextmanager
 def small_files(largest_bytes: int):
     """As a disk that is full: no file grows beyond this."""

@@ -205,6 +205,9 @@ def extract(as_json: bool, engine_options: dict[str, Any] | None, **options: Any
 @click.option(
     "--draft-vocab", type=click.IntRange(1), help="Tokens that can be drafted. Left out: D's, or 32000."
 )
+@click.option(
+    "--intermediate", type=click.IntRange(1), help="Width of the drafter's MLP. Left out: the target's."
+)
 @click.option("--learning-rate", type=click.FloatRange(0, min_open=True), default=2e-4, show_default=True)
 @click.option("--decay", type=click.FloatRange(0, 1, min_open=True), default=0.8, show_default=True)
 @click.option(

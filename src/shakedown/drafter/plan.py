@@ -71,6 +71,7 @@ class TrainPlan:
     epochs: int = 5
     steps: int = 7
     draft_vocab: int = 32_000
+    intermediate: int | None = None  # None: as wide an MLP as a layer of the target has
     learning_rate: float = 2e-4
     pack_rows: int = 16_384
     batch_packs: int | None = None  # None: one a process

@@ -30,12 +30,21 @@ class Start:
 
 
 def fresh_start(
-    target: Target, aux_inputs_of: tuple[int, int, int], counts: Tensor, size: int | None, seed: int
+    target: Target,
+    aux_inputs_of: tuple[int, int, int],
+    counts: Tensor,
+    size: int | None,
+    seed: int,
+    intermediate: int | None = None,
 ) -> Start:
-    """Random but for the head, which begins as the target's own rows. `counts` [vocab]: what it wrote."""
+    """Random but for the head, which begins as the target's own rows. `counts` [vocab]: what it wrote.
+
+    `intermediate` None: as wide an MLP as a layer of the target has.
+    """
     vocabulary = choose_vocabulary(counts, size or min(USUAL_DRAFT_VOCAB, target.vocab_size))
     torch.manual_seed(seed)
-    drafter = Drafter(shaped_after(target, aux_inputs_of, vocabulary.size), target.embedding())
+    config = shaped_after(target, aux_inputs_of, vocabulary.size)
+    drafter = Drafter(replace(config, intermediate=intermediate or config.intermediate), target.embedding())
     with torch.no_grad():
         drafter.lm_head.weight.copy_(target.head()[vocabulary.target_ids])
     return Start(drafter=drafter, vocabulary=vocabulary)

@@ -34,6 +34,8 @@ class Planned(Protocol):
     @property
     def draft_vocab(self) -> int: ...
     @property
+    def intermediate(self) -> int | None: ...
+    @property
     def learning_rate(self) -> float: ...
     @property
     def pack_rows(self) -> int: ...
@@ -45,13 +47,15 @@ class Planned(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainRequest:
-    """`draft_vocab` None: that of `start`, or the usual size. `batch_packs` None: one a process."""
+    """`draft_vocab` None: that of `start`, or the usual size. `intermediate` None: the target's, or that of
+    `start`. `batch_packs` None: one a process."""
 
     target: str
     states: Path
     out: Path
     start: Path | None = None
     draft_vocab: int | None = None
+    intermediate: int | None = None
     batch_packs: int | None = None
     recipe: Recipe = field(default_factory=Recipe)
     rhythm: Rhythm = field(default_factory=Rhythm)
@@ -65,6 +69,7 @@ class TrainRequest:
         out: Path,
         start: Path | None = None,
         draft_vocab: int | None = None,
+        intermediate: int | None = None,
         batch_packs: int | None = None,
         evaluate_steps: int,
         checkpoint_steps: int,
@@ -77,6 +82,7 @@ class TrainRequest:
             out=out,
             start=start,
             draft_vocab=draft_vocab,
+            intermediate=intermediate,
             batch_packs=batch_packs,
             recipe=Recipe(**recipe),
             rhythm=Rhythm(evaluate_steps=evaluate_steps, checkpoint_steps=checkpoint_steps),
@@ -97,6 +103,7 @@ class TrainRequest:
             out=out,
             start=Path(plan.start) if plan.start else None,
             draft_vocab=plan.draft_vocab,
+            intermediate=plan.intermediate,
             batch_packs=plan.batch_packs,
             recipe=recipe,
         )
@@ -155,9 +162,17 @@ def start_of(request: TrainRequest, target: Target, material: Material) -> Start
         )
     aux = (inputs[0], inputs[1], inputs[2])
     size = request.draft_vocab and min(request.draft_vocab, target.vocab_size)
-    if request.start:
-        return warm_start(request.start, target, aux, material.counts, size)
-    return fresh_start(target, aux, material.counts, size, request.recipe.seed)
+    if request.start is None:
+        return fresh_start(
+            target, aux, material.counts, size, request.recipe.seed, intermediate=request.intermediate
+        )
+    start = warm_start(request.start, target, aux, material.counts, size)
+    if (own := start.drafter.config.intermediate) != (request.intermediate or own):
+        raise UsageError(
+            f"{request.start} has an MLP of width {own}, which cannot become {request.intermediate}",
+            "leave --intermediate out: it shapes a fresh drafter",
+        )
+    return start
 
 
 def begun(material: Material, start: Start, recipe: Recipe) -> str:

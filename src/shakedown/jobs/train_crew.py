@@ -51,6 +51,7 @@ def command(target: str, states: Path, out: Path, plan: TrainPlan, processes: in
     argv += ["--learning-rate", str(plan.learning_rate), "--pack-rows", str(plan.pack_rows)]
     argv += ["--seed", str(plan.seed)]
     argv += ["--batch-packs", str(plan.batch_packs)] if plan.batch_packs else []
+    argv += ["--intermediate", str(plan.intermediate)] if plan.intermediate else []
     return argv + (["--from", plan.start] if plan.start else [])
 
 
