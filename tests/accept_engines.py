@@ -1,26 +1,27 @@
-"""One launch of vLLM with a drafter, its states written down, a fault planted: judged as `accept` judges.
+"""One launch of an engine with a drafter, its states written down, a fault planted: judged as by `accept`.
 
 It measures no speed.
 """
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import sys
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from shakedown.acceptance.rounds import acceptance_of
 from shakedown.acceptance.verdict import Finding, Shown, judge
 from shakedown.core import Launch
-from shakedown.engines.needs import Speculation
+from shakedown.host.local import LocalHost
 from shakedown.jobs.accept_expect import ReferenceDrafter, expect_drafter, requests_of
-from shakedown.jobs.accept_launches import ROUND_METRICS, Contender
+from shakedown.jobs.accept_launches import ROUND_METRICS, contenders
 from shakedown.jobs.accept_measure import Measurement, Plan, measure_server
-from shakedown.jobs.accept_questions import Question
+from shakedown.jobs.accept_questions import Question, in_token_ids
 from shakedown.jobs.accept_states import StatesSeen, see_states
+from shakedown.jobs.reading import read_request
 from shakedown.jobs.request import LaunchRequest
 from shakedown.jobs.serving import while_serving
 from shakedown.probe import Target
@@ -30,7 +31,7 @@ PLANTS = Path(__file__).parent / "bad_servers" / "vllm_plants.py"
 
 class Loud:
     def say(self, text: str) -> None:
-        print(text, file=sys.stderr)
+        print(text, file=sys.stderr, flush=True)
 
     def progress(self, progress: object) -> None:
         pass
@@ -55,37 +56,40 @@ def vllm_argv(python: Path, model: Path, port: int) -> list[str]:
 
 def install_plant(folder: Path, name: str) -> dict[str, str]:
     """The variables that plant a fault in a vLLM started with them."""
-    about = folder / "vllm_plants-1.dist-info"
+    about = folder / "planted_faults-1.dist-info"
     about.mkdir(parents=True)
     shutil.copy(PLANTS, folder)
-    (about / "METADATA").write_text("Metadata-Version: 2.1\nName: vllm_plants\nVersion: 1\n")
+    (about / "METADATA").write_text("Metadata-Version: 2.1\nName: planted_faults\nVersion: 1\n")
     (about / "entry_points.txt").write_text("[vllm.general_plugins]\nplants = vllm_plants:register\n")
     return {"PYTHONPATH": str(folder), "PLANTED": name}
+
+
+def asked(texts: Sequence[str]) -> tuple[Question, ...]:
+    return tuple(Question(kind="", text=text) for text in texts)
 
 
 def look(
     argv: list[str],
     model: Path,
     drafter: Path,
-    questions: tuple[str, ...],
+    questions: tuple[Question, ...],
     folder: Path,
     *,
-    plant: str = "",
+    env: Mapping[str, str] | None = None,
     drafts: int = 3,
     tokens: int = 40,
 ) -> Looked:
-    config = {"method": "eagle3", "model": str(drafter), "num_speculative_tokens": drafts}
-    speculating = [*argv, "--speculative-config", json.dumps(config), ROUND_METRICS, "detailed"]
-    env = {**os.environ, **(install_plant(folder / "plant", plant) if plant else {})}
-    contender = Contender(
-        name=drafter.name,
-        launch=Launch(argv=tuple(speculating), env=env, cwd=folder),
-        speculation=Speculation(method="eagle3", drafter=str(drafter), tokens=drafts),
-    )
+    """`argv` is the plain server; `env` comes on top of this process's own."""
+    launch = Launch(argv=tuple(argv), env={**os.environ, **(env or {})}, cwd=folder)
+    request = LaunchRequest(launch=launch, ledger=folder / "ledger.db")
+    talk = Loud()
+    reading = read_request(request, LocalHost(), talk, live=True)
+    _, (contender,) = contenders(reading.command, reading.table, (drafter,), drafts)
+    if reading.command.engine.name == "sglang":
+        questions = in_token_ids(questions, model)
     plan = plan_of(questions, tokens, drafts)
-    request = LaunchRequest(launch=contender.launch, ledger=folder / "ledger.db")
     reference = ReferenceDrafter.load(drafter, model)
-    seen = see_states(request, contender, reference, plan, Loud())
+    seen = see_states(request, contender, reference, plan, talk)
     documents = reference.states(requests_of(seen.answers))
     acceptance = acceptance_of([each.tally for each in seen.answers if each.tally is not None])
     shown = Shown(
@@ -99,7 +103,7 @@ def look(
 
 
 def measure_alone(
-    argv: list[str], questions: tuple[str, ...], folder: Path, *, drafts: int, tokens: int
+    argv: list[str], questions: tuple[Question, ...], folder: Path, *, drafts: int, tokens: int
 ) -> Measurement:
     """One speculating launch, measured without a plain one beside it."""
     launch = Launch(argv=(*argv, ROUND_METRICS, "detailed"), env=dict(os.environ), cwd=folder)
@@ -113,6 +117,5 @@ def measure_alone(
     return while_serving(request, talk, work)
 
 
-def plan_of(questions: tuple[str, ...], tokens: int, drafts: int) -> Plan:
-    asked = tuple(Question(kind="", text=text) for text in questions)
-    return Plan(questions=asked, tokens=tokens, most=len(asked), margin=0.1, drafts=drafts)
+def plan_of(questions: tuple[Question, ...], tokens: int, drafts: int) -> Plan:
+    return Plan(questions=questions, tokens=tokens, most=len(questions), margin=0.1, drafts=drafts)

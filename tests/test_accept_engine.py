@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from accept_engines import look, measure_alone, vllm_argv
+from accept_engines import asked, install_plant, look, measure_alone, vllm_argv
 from overfitted import EIGHT_QUESTIONS, Reference, learn_by_heart
 
 from shakedown.acceptance.lookup import Lookup
@@ -95,7 +95,7 @@ def test_heads_are_accepted_as_expected_and_change_no_word(
 def test_prompt_lookup_is_accepted_as_the_text_says(python, model, port, tmp_path):
     config = {"method": "ngram", "num_speculative_tokens": 3, "prompt_lookup_min": 1, "prompt_lookup_max": 3}
     argv = [*vllm_argv(python, model, port), "--speculative-config", json.dumps(config)]
-    measured = measure_alone(argv, EIGHT_QUESTIONS, tmp_path, drafts=3, tokens=64)
+    measured = measure_alone(argv, asked(EIGHT_QUESTIONS), tmp_path, drafts=3, tokens=64)
     lookup = Lookup(shortest=1, longest=3, drafts=3)
     shown = expect_lookup(lookup, measured.answers, Shown(measured=None, margin=0.2))
     assert measured.source is Source.ROUNDS
@@ -109,7 +109,8 @@ def test_states_that_are_a_step_late_in_decode_are_found_in_the_engine_itself(
     python, model, trained, port, tmp_path
 ):
     argv = vllm_argv(python, model, port)
-    looked = look(argv, model, trained, EIGHT_QUESTIONS, tmp_path, plant="late", tokens=TOKENS)
+    env = install_plant(tmp_path / "plant", "late")
+    looked = look(argv, model, trained, asked(EIGHT_QUESTIONS), tmp_path, env=env, tokens=TOKENS)
     assert looked.faults["prefill"] == "same"
     assert looked.faults["verification"] in {"stale", "token_shift"}
     assert looked.finding.blame is Blame.CAPTURE

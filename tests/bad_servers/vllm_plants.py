@@ -1,10 +1,13 @@
 """A plug-in for vLLM that plants one fault of speculation, named by PLANTED, in the engine itself.
 
-The drafter's directory stays right: wrong is what the engine captures, or what it makes of the drafter.
+The drafter's directory stays right: wrong is what the engine captures, or what it makes of the drafter. All
+but `late`, which keeps states in Python, are compiled like the code they replace; what vLLM has compiled
+without them must not be read from its cache then.
 """
 
 import os
 from collections.abc import Callable
+from functools import wraps
 
 import torch
 
@@ -44,6 +47,7 @@ def changed_states(change: Callable) -> Callable[[], None]:
 
         plain = LlamaModel.forward
 
+        @wraps(plain)  # whose signature tells vLLM which dimensions vary
         def forward(self, *arguments, **named):
             found = plain(self, *arguments, **named)
             return (found[0], change(self, found[1])) if isinstance(found, tuple) else found
@@ -73,7 +77,8 @@ def absolute_map() -> None:
 
     def load_weights(self, weights):
         found = plain(self, weights)
-        self.draft_id_to_target_id -= torch.arange(len(self.draft_id_to_target_id))
+        offsets = self.draft_id_to_target_id
+        offsets -= torch.arange(len(offsets), device=offsets.device)
         return found
 
     Head.load_weights = load_weights

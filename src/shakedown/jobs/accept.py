@@ -22,7 +22,7 @@ from shakedown.host.local import LocalHost
 from shakedown.jobs.accept_compare import drift_between, pace_between, partings, texts
 from shakedown.jobs.accept_launches import Contender, contenders
 from shakedown.jobs.accept_measure import Measurement, Plan, measure_server
-from shakedown.jobs.accept_questions import Question, read_questions
+from shakedown.jobs.accept_questions import Question, in_token_ids, read_questions
 from shakedown.jobs.accept_request import AcceptRequest, first_sample, target_folder
 from shakedown.jobs.draft_lint import LintRequest, lint_folder
 from shakedown.jobs.outside import model_folder
@@ -190,13 +190,7 @@ def questions_for(request: AcceptRequest, reading: Reading) -> tuple[Question, .
     questions = read_questions(request.prompts)
     if reading.command.engine.name != "sglang":
         return questions
-    from shakedown.drafter.template import load_template
-
-    template = load_template(str(target_folder(request, reading)))
-    return tuple(
-        replace(each, prompt=tuple(template.prompt([{"role": "user", "content": each.text}])))
-        for each in questions
-    )
+    return in_token_ids(questions, target_folder(request, reading))
 
 
 def lint_errors(contender: Contender, reading: Reading, request: AcceptRequest) -> tuple[str, ...]:

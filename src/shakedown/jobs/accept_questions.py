@@ -6,7 +6,8 @@ It asks nobody.
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -46,6 +47,17 @@ def read_questions(path: Path | None) -> tuple[Question, ...]:
         kinds.setdefault(question.kind, []).append(question)
     deepest = max(map(len, kinds.values()))
     return tuple(each[n] for n in range(deepest) for each in kinds.values() if n < len(each))
+
+
+def in_token_ids(questions: Sequence[Question], target: Path) -> tuple[Question, ...]:
+    """With the prompts that the target's chat template makes of them."""
+    from shakedown.drafter.template import load_template
+
+    template = load_template(str(target))
+    return tuple(
+        replace(each, prompt=tuple(template.prompt([{"role": "user", "content": each.text}])))
+        for each in questions
+    )
 
 
 def question_of(line: str, place: str) -> Question:
