@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -91,3 +92,58 @@ def test_the_plug_in_is_found_as_plug_ins_are_and_keeps_what_was_set(tmp_path):
 def made(folder: Path) -> Path:
     folder.mkdir()
     return folder
+
+
+RUNNERS = {
+    "distributed": "def get_tensor_model_parallel_rank(): return 0",
+    "v1.worker.gpu_model_runner": """
+class GPUModelRunner:
+    def propose_draft_token_ids(self, scheduler_output, sampled_token_ids, aux_hidden_states=None):
+        return "drafts"
+""",
+    "v1.worker.gpu.model_runner": """
+class GPUModelRunner:
+    def sample_tokens(self, grammar_output):
+        state, self.execute_model_state = self.execute_model_state, None
+        return state
+""",
+}
+# Two requests, the second one's prompt in a step with a round of the first; rows beyond are padding.
+STEP = """
+import importlib.metadata, numpy, torch
+from types import SimpleNamespace as S
+for found in importlib.metadata.entry_points(group="vllm.general_plugins"):
+    found.load()()
+from vllm.v1.worker.gpu_model_runner import GPUModelRunner as V1
+from vllm.v1.worker.gpu.model_runner import GPUModelRunner as V2
+aux = [torch.arange(8.0)[:, None] + 100 * slot for slot in range(3)]
+ids, positions = torch.tensor([7, 8, 1, 2, 3, 0, 0, 0]), torch.tensor([4, 5, 0, 1, 2, 0, 0, 0])
+v1 = V1()
+v1.input_batch, v1.input_ids, v1.positions = S(req_ids=["a", "b"]), S(gpu=ids), positions
+step = S(total_num_scheduled_tokens=5, num_scheduled_tokens={"b": 3, "a": 2})
+assert v1.propose_draft_token_ids(step, None, aux_hidden_states=aux) == "drafts"
+v2 = V2()
+for names in (["a", "b"], ["_warmup_0_", "_warmup_1_"]):
+    batch = S(req_ids=names, num_scheduled_tokens=numpy.array([2, 3]), input_ids=ids, positions=positions)
+    v2.execute_model_state = state = S(input_batch=batch, aux_hidden_states=aux)
+    assert v2.sample_tokens(None) is state
+assert v2.sample_tokens(None) is None
+"""
+
+
+def test_both_of_vllms_runners_are_tapped_alike(tmp_path):
+    for name, code in RUNNERS.items():
+        file = tmp_path.joinpath("vllm", *name.split(".")).with_suffix(".py")
+        for folder in file.relative_to(tmp_path).parents[:-1]:
+            (tmp_path / folder).mkdir(parents=True, exist_ok=True)
+            (tmp_path / folder / "__init__.py").touch()
+        file.write_text(code)
+    steps = made(tmp_path / "steps")
+    env = install_plugin(made(tmp_path / "plugin"), {"PYTHONPATH": str(tmp_path)}, steps)
+    subprocess.run([sys.executable, "-c", STEP], env={**os.environ, **env}, check=True)
+    seen = list(read_steps(steps))
+    assert [each.request for each in seen] == ["a", "b"] * 2
+    for runner in (seen[:2], seen[2:]):
+        assert [each.tokens.tolist() for each in runner] == [[7, 8], [1, 2, 3]]
+        assert [each.positions.tolist() for each in runner] == [[4, 5], [0, 1, 2]]
+        assert runner[1].aux[1, :, 0].tolist() == [102, 103, 104]
