@@ -50,13 +50,13 @@ class Case:
 
 CASES = (
     Case(name="as draft train is without options", samples=10_000, learning_rate=2e-4, pack_rows=16_384),
-    Case(name="10,000 samples", samples=10_000),
+    Case(name="10000 samples", samples=10_000),
     Case(name="learning rate 2e-3", samples=10_000, learning_rate=2e-3),
     Case(name="an MLP of 6144", samples=10_000, intermediate=6144),
-    Case(name="1,000 samples", samples=1_000),
-    Case(name="3,000 samples", samples=3_000),
+    Case(name="1000 samples", samples=1_000),
+    Case(name="3000 samples", samples=3_000),
     Case(name="all samples"),
-    Case(name="all samples, an MLP of 6144", intermediate=6144),
+    Case(name="all samples and an MLP of 6144", intermediate=6144),
 )
 
 
