@@ -169,6 +169,12 @@ def test_of_many_ranks_the_one_elsewhere_is_the_suspect():
     assert elect(ranks).pid == 6
 
 
+def test_of_two_ranks_the_one_that_has_not_come_is_the_suspect():
+    """Both sleep, and two make no crowd: the first has only come earlier."""
+    ranks = [asleep(1, meets=True), asleep(2, frames=LOADING)]
+    assert elect(ranks).pid == 2
+
+
 def test_a_rank_that_spins_for_its_peers_is_not_the_suspect():
     s = silent(
         asleep(1, state="R", cpu_share=1.0, spins=True),

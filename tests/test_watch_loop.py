@@ -495,3 +495,24 @@ def test_a_lost_process_has_the_name_that_its_own_lines_give_it():
     )
     judgement = run_until(host, watch(host, engine=VLLM), 60).judgement
     assert judgement.cause.startswith("Worker died without an exception")
+
+
+def test_a_rank_that_does_not_come_to_the_others_is_named():
+    """As two ranks of one launch show it: one in a collective, one asleep before it."""
+    met = (
+        "wait threading.py:1",
+        "new_group torch/distributed/distributed_c10d.py:5501",
+        "init sglang/p.py:1",
+    )
+    late = ("sleep strike.py:8", "init_torch_distributed sglang/srt/model_executor/model_runner.py:1180")
+
+    def stacks(at_s, pid):
+        return stack(pid, *(met if pid == 1 else late))
+
+    def two(at_s):
+        return [replace(still(at_s)[0], pid=1), replace(still(at_s)[0], pid=2)]
+
+    host = Script(two, stacks=stacks, seconds=200)
+    assessment = run_until(host, watch(host), 190)
+    assert assessment.judgement.wait is Wait.WAITING
+    assert assessment.judgement.suspect.pid == 2

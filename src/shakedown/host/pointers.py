@@ -61,6 +61,8 @@ def read_pointers(pid: int) -> StackDump | Missing:
         )
         for task, address in json.loads(done.stdout)
     ]
+    if not threads:
+        return Missing(what=_WHAT, why=f"no thread of {pid} runs")
     return StackDump(pid=pid, threads=tuple(threads))
 
 

@@ -219,9 +219,9 @@ def elect(processes: Iterable[ProcessView]) -> ProcessView | None:
     parents = {p.ppid for p in free}
     places = [stack_fingerprint(p.frames) for p in free]
 
-    def rank(p: ProcessView) -> tuple[bool, bool, bool, bool, int, bool, int]:
+    def rank(p: ProcessView) -> tuple[bool, bool, bool, bool, bool, int, bool, int]:
         crowd = places.count(stack_fingerprint(p.frames)) if len(free) > 2 else 0
-        return (p.state != "D", not p.blocked, not p.frames, p.spins, crowd, p.pid in parents, p.pid)
+        return (p.state != "D", not p.blocked, not p.frames, p.spins, p.meets, crowd, p.pid in parents, p.pid)
 
     return min(free, key=rank, default=None)
 

@@ -15,6 +15,7 @@ from shakedown.watch.stacks import (
     idles,
     is_tracker,
     main_frames,
+    meets_ranks,
     phase_of,
     places,
     spins,
@@ -31,6 +32,7 @@ class Traits:
     tracker: bool = False
     waits: bool = False
     idles: bool = False  # in a loop that polls for requests
+    meets: bool = False
     compiles: bool = False
     tunes: bool = False
     phase: Phase | None = None
@@ -85,6 +87,7 @@ class Looks:
             tracker=is_tracker(frames),
             waits=waits_for_other(frames, self._engine),
             idles=idles(frames, self._engine),
+            meets=meets_ranks(frames),
             compiles=any(compiles(each, self._engine) for each in threads.values()),
             tunes=any(tunes(each) for each in threads.values()),
             phase=phase_of(places(frames), self._engine),

@@ -213,6 +213,7 @@ class Readings:
             tracker=seen.tracker or _looks_like_tracker(sample),
             idle=seen.idles,
             waits=seen.waits or seen.idles or sample.wchan == "do_wait",  # for a child, as a shell does
+            meets=seen.meets,
             computes=seen.computes,
             spins=seen.spins,
             gpu_busy=any(use.pid == sample.pid and use.utilisation_percent for use in self._gpu_use),

@@ -65,8 +65,9 @@ class ProcessView:
     """One live process as the readings leave it. `frames` are () where its stack could not be read.
 
     `cpu_share` is in cores, `state_s` how long it has been in its state, `waits` that its stack waits
-    for another process of the launch, `idle` that it polls for requests, `computes` and `spins` what its
-    stack says of a busy core, `starved` that it wants a core whatever it gets.
+    for another process of the launch, `meets` that it waits where all ranks must come, `idle` that it
+    polls for requests, `computes` and `spins` what its stack says of a busy core, `starved` that it wants
+    a core whatever it gets.
     """
 
     pid: int
@@ -79,6 +80,7 @@ class ProcessView:
     frames: tuple[Frame, ...] = ()
     tracker: bool = False
     waits: bool = False
+    meets: bool = False
     idle: bool = False
     computes: bool = False
     spins: bool = False

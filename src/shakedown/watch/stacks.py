@@ -43,6 +43,8 @@ _SPINS = (
     "barrier",
     "clock_gettime", "[vdso]",  # who is there in every other look polls, whatever it is that it waits for
 )  # fmt: skip
+# In here a rank waits for the others, or for the GPU that does.
+_MEETS = ("torch/distributed/", "synchronize (torch/")
 _DRIVER = ("libcuda.so", "libamdhip64.so", "libhsa-runtime64.so")
 # What a wait calls in each of its turns; the frame that called it says whose wait it is.
 _TURNS = ("nanosleep", "usleep", "ioctl", "poll (")
@@ -114,6 +116,11 @@ def is_tracker(frames: tuple[Frame, ...]) -> bool:
 def waits_for_other(frames: tuple[Frame, ...], engine: Engine) -> bool:
     """Whether a process is in a frame in which it waits for another process of its own launch."""
     return any_in(frames, engine.waits_for_child) or any_in(frames[:3], _IDLE)
+
+
+def meets_ranks(frames: tuple[Frame, ...]) -> bool:
+    """Whether a rank is where all ranks must come: of several, the one that is not there keeps the others."""
+    return any_in(frames, _MEETS)
 
 
 def idles(frames: tuple[Frame, ...], engine: Engine) -> bool:
