@@ -21,6 +21,8 @@ from shakedown.watch import Limits
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]
 HURRIED = Limits(quiet_s=1.0, suspect_s=3.0, round_s=0.5, rounds=2)
+# The healthy node must have come as far as listening: on a busy machine its Python takes seconds to begin.
+PATIENT = Limits(quiet_s=2.0, suspect_s=12.0, round_s=0.5, rounds=2)
 
 
 @pytest.fixture
@@ -44,6 +46,7 @@ def judged(
     *env: dict[str, str],
     host: Callable[[], NamespacedHost] = NamespacedHost,
     left: bool = False,
+    limits: Limits = HURRIED,
 ) -> Judgement:
     """The launch watched by a hurried watch, with nothing asked of its server."""
     file = read_nodes(launch_file(nodes, port, env=env or ({}, {})), "two.yaml")
@@ -57,7 +60,7 @@ def judged(
             env=dict(node.env),
             own_network=True,
             inside=("ip", "netns", "exec", node.name, sys.executable, "-"),
-            limits=HURRIED,
+            limits=limits,
         )
         for node in file.nodes
     )
@@ -89,7 +92,7 @@ def test_a_route_that_swallows_all_is_named_with_both_ends(nodes, port, tmp_path
 
 
 def test_a_node_that_never_arrives_is_late(nodes, port, tmp_path):
-    found = judged(nodes, port, tmp_path, {}, {"PAIR_FAULT": "sleep:1"})
+    found = judged(nodes, port, tmp_path, {}, {"PAIR_FAULT": "sleep:1"}, limits=PATIENT)
     assert (found.verdict, found.node, found.rank) == (Verdict.HUNG, nodes.names[1], 1)
     assert "is late" in found.cause
 
