@@ -8,8 +8,22 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shakedown.core import Command, Experiment, Factor, FactorKind, FlagTable, Launch, Purpose
+from shakedown.core import (
+    Command,
+    Experiment,
+    Factor,
+    FactorKind,
+    FlagTable,
+    Judgement,
+    Launch,
+    Outcome,
+    Phase,
+    Purpose,
+    Verdict,
+    Wait,
+)
 from shakedown.engines import parse, read_table
+from shakedown.isolate import isolate
 from shakedown.isolate.factors import (
     apply,
     close,
@@ -20,6 +34,10 @@ from shakedown.isolate.factors import (
 
 HERE = Path(__file__).parent
 TABLES = HERE.parent / "src/shakedown/engines/tables"
+
+
+HUNG = Judgement(verdict=Verdict.HUNG, phase=Phase.WARM_UP, wait=Wait.WAITING, fingerprint="h")
+SERVES = Judgement(verdict=Verdict.SERVES, phase=Phase.SERVING)
 
 
 def table(name: str, device: str) -> FlagTable:
@@ -202,6 +220,26 @@ def test_single_rank_launches_have_no_factors_of_many():
     assert not names & {"custom all-reduce", "NCCL peer-to-peer", "-tp 1"}
     names = {factor.name for factor in factors_of(read("vllm serve M -tp 2"), VLLM)}
     assert names >= {"custom all-reduce", "NCCL peer-to-peer", "-tp 2"}
+
+
+@pytest.mark.parametrize(
+    ("env", "name"), [({"NCCL_P2P_DISABLE": "1"}, "NCCL_P2P_DISABLE=1"), ({}, "custom all-reduce")]
+)
+def test_how_ranks_reduce_is_blamed_without_the_number_of_ranks(env, name):
+    """On one rank it means nothing: there safe mode serves whatever it is, and two ranks are no cause."""
+    command = read("vllm serve M -tp 2", env)
+    factors = factors_of(command, VLLM)
+    (factor,) = [factor for factor in factors if factor.name == name]
+    assert factor.needs == {"-tp 2"}
+    assert name not in close(factors, {factor.name for factor in factors} - {"-tp 2"})
+
+    def ask(experiment: Experiment) -> Outcome:
+        hangs = {name, "-tp 2"} <= close(factors, experiment.kept)
+        return Outcome(trial_id="t", judgement=HUNG if hangs else SERVES, seconds=60.0)
+
+    found = isolate(factors, ask, seed=0)
+    assert [cause.factors for cause in found.causes] == [(name,)]
+    assert found.causes[0].proven
 
 
 def test_a_variable_unset_by_env_is_set_all_the_same():

@@ -5,7 +5,7 @@ It names no engine: patterns, groups and safe values come from the engine's tabl
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 
@@ -200,8 +200,10 @@ class Sorting:
     def _take_switch(self, switch: Switch) -> None:
         if self.device not in switch.devices or not self._exists(switch):
             return
-        if switch.only_with and not any(self._is_used(name) for name in switch.only_with):
+        used = [name for name in switch.only_with if self._is_used(name)]
+        if switch.only_with and not used:
             return
+        needs = self._needs_of(switch, used)
         own = {self._canonical(token) for token in switch.argv if token.startswith("-")}
         own |= {name for name, _ in switch.env}
         settled = own | {self._canonical(name) for name in switch.settled_by}
@@ -211,7 +213,8 @@ class Sorting:
         if owners and all(self._is_safe(setting, switch) for setting in owners):
             kind = FactorKind.FLAG if owners[0].is_flag else FactorKind.ENV
             text = " ".join(owner.text for owner in owners)
-            self._add(kind, owners, text, dear=_DEAR_SWITCH, safe=True)  # an off-switch can fail, too
+            # An off-switch can fail, too.
+            self._add(kind, owners, text, dear=_DEAR_SWITCH, needs=needs, safe=True)
             return
         change = " ".join((*switch.argv, *(f"{name}={value}" for name, value in switch.env)))
         if owners:
@@ -231,7 +234,16 @@ class Sorting:
             now=now,
             add_argv=switch.argv,
             add_env=switch.env,
+            needs=needs,
         )
+
+    def _needs_of(self, switch: Switch, used: Sequence[str]) -> frozenset[str]:
+        """The one flag without which a feature means nothing: how ranks reduce, on a single rank. Blamed
+        with it, the flag would be named too; not where the flag itself hangs on the feature."""
+        hangs = [pattern for pattern, target in self.engine.hangs_on if target == switch.feature]
+        if len(used) != 1 or any(self._matches(self._canonical(used[0]), pattern) for pattern in hangs):
+            return frozenset()
+        return frozenset(used)
 
     def _exists(self, switch: Switch) -> bool:
         return all(token in self.names for token in switch.argv if token.startswith("-"))
