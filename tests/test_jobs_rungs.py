@@ -46,9 +46,17 @@ def names(base, factors):
 def test_the_rungs_of_one_gpu_and_of_two_ranks(tmp_path):
     one = names(*base_for(tmp_path))
     assert one == ["torch", "matmul", "triton", "graph", "engine kernels", "attention", TINY, DUMMY]
+    assert "jit" in names(*base_for(tmp_path, engine="sglang"))
     two = names(*base_for(tmp_path, "--tensor-parallel-size", "2"))
     assert two[two.index("attention") + 1 :][:2] == ["peers", "all-reduce"]
     assert "triton" not in names(*base_for(tmp_path, "--device", "cpu", engine="sglang"))
+
+
+@pytest.mark.parametrize("words", [(), ("--speculative-algorithm", "EAGLE3")])
+def test_the_stand_in_of_a_drafter_that_reads_states_has_all_layers(tmp_path, words):
+    base, _ = base_for(tmp_path, *words, engine="sglang")
+    argv = base.stand_in(base.command.launch).argv
+    assert argv[-2:] == ("--load-format", "dummy") if words else "num_hidden_layers" in argv[-1]
 
 
 def test_a_server_that_no_table_knows_has_no_rungs(tmp_path):

@@ -40,12 +40,13 @@ class Base:
     attention: str
     config: dict[str, Any]
     folder: Path  # where the scripts are written, on the machine
+    drafter_reads_layers: bool = False
     machine: Machine = field(default_factory=LocalHost)
 
     @property
     def scripts(self) -> tuple[ScriptRung, ...]:
         told = self.known and self.command.interpreter
-        return script_rungs(self.device, self.ranks) if told else ()
+        return script_rungs(self.device, self.ranks, self.command.engine.name) if told else ()
 
     @property
     def known(self) -> bool:
@@ -96,13 +97,14 @@ class Base:
         )
 
     def stand_in(self, launch: Launch) -> Launch:
-        """The same launch for less: made-up weights, and few layers where the engine can be told so."""
+        """The same launch for less: made-up weights, and few layers where the engine can be told so and no
+        drafter reads the states of the others (EAGLE-3 would fail for reasons of its own)."""
         added = [word for setting in self.command.engine.random_weight_settings for word in setting]
         flag = self.command.engine.override_flag
         argv = (*launch.argv, *added)
-        return replace(
-            launch, argv=with_overrides(argv, flag, self.few_layers()) if TINY in self.servers else argv
-        )
+        if TINY in self.servers and not self.drafter_reads_layers:
+            argv = with_overrides(argv, flag, self.few_layers())
+        return replace(launch, argv=argv)
 
     def overrides(self) -> dict[str, Any]:
         """The user's own overrides, with few layers."""
@@ -126,13 +128,15 @@ class Base:
 
 def base_of(reading: Reading, folder: Path) -> Base:
     command = reading.command
+    needs = needs_of(command, reading.port)
     return Base(
         command=command,
         device=device_of(command, reading.table),
-        ranks=needs_of(command, reading.port).ranks,
+        ranks=needs.ranks,
         attention=command.value("--attention-backend") or "",
         config=model_config(command, reading.machine),
         folder=folder,
+        drafter_reads_layers=bool(needs.speculation and needs.speculation.eagle3),
         machine=reading.machine,
     )
 

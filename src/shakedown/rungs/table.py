@@ -48,12 +48,13 @@ PASSED = "SHAKEDOWN RUNG PASSED"  # a rung's last line begins with it
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScriptRung:
-    """A rung that is a script. `device` "": on any; `ranks`: needs at least so many."""
+    """A rung that is a script. `device` or `engine` "": on any; `ranks`: needs at least so many."""
 
     name: str
     title: str
     script: str
     device: str = ""
+    engine: str = ""
     ranks: int = 1
 
 
@@ -70,6 +71,13 @@ SCRIPT_RUNGS = (
     ScriptRung(name="engine kernels", title="the engine's small kernels are right", script="rung_kernels"),
     ScriptRung(name="attention", title="attention on tiny tensors is right", script="rung_attention"),
     ScriptRung(
+        name="jit",
+        title="what the engine compiles at its first use is right",
+        script="rung_jit",
+        device="cuda",
+        engine="sglang",
+    ),
+    ScriptRung(
         name="peers",
         title="the GPUs read each other's memory right",
         script="rung_peers",
@@ -82,9 +90,13 @@ SCRIPT_RUNGS = (
 )
 
 
-def script_rungs(device: str, ranks: int) -> tuple[ScriptRung, ...]:
-    """The rungs that a launch on this device with so many ranks stands on."""
-    return tuple(it for it in SCRIPT_RUNGS if it.device in ("", device) and ranks >= it.ranks)
+def script_rungs(device: str, ranks: int, engine: str) -> tuple[ScriptRung, ...]:
+    """The rungs that a launch of this engine on this device with so many ranks stands on."""
+    return tuple(
+        it
+        for it in SCRIPT_RUNGS
+        if it.device in ("", device) and it.engine in ("", engine) and ranks >= it.ranks
+    )
 
 
 def script_text(name: str) -> str:

@@ -56,8 +56,14 @@ def vllm_kernels():
 def sglang_kernels():
     import sgl_kernel
 
+    def norm():
+        out = torch.full_like(rows, float("nan"))
+        # By its own name: sgl_kernel.rmsnorm has FlashInfer compile one, which is a rung of its own.
+        torch.ops.sgl_kernel.rmsnorm.default(out, rows, weight, 1e-6, False)
+        return out
+
     if device == "cuda":
-        yield "rmsnorm", lambda: sgl_kernel.rmsnorm(rows, weight, 1e-6), rms_norm_by_torch
+        yield "rmsnorm", norm, rms_norm_by_torch
         yield "silu_and_mul", lambda: sgl_kernel.silu_and_mul(rows), gate_by_torch
         scores = torch.randn(7, 8, device=device)
 
