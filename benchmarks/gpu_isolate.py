@@ -1,0 +1,386 @@
+"""Real engines on GPUs with a planted cause each: is it named, proven, and what does a launch cost?
+
+    python benchmarks/gpu_isolate.py --model FOLDER --head FOLDER [--sglang FILE] [--vllm FILE]
+        [--seconds S] [--only ID,ID] [--cpu]
+
+All searches run side by side, each as a user would start it: `shakedown isolate --json -- …`, SGLang and
+vLLM with EAGLE-3 (--head) on one GPU, SGLang with tensor parallel 2 on two. Each server is shown a slice of
+its GPU. Rows go to results/gpu_isolate.json as they come; a search that is out of time is a row, too.
+`--cpu` tries the harness with the CPU engines.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from engine_causes import Planted
+from fault_rows import filled
+from gpu_plants import IN_CUSTOM, WITHOUT_P2P, cut_file, more_heads, narrow_fc, write_host
+from isolate_engines import judged, versions
+from real_faults import OWN_VARIABLES
+
+from shakedown import __version__
+
+RESULTS = Path(__file__).parent / "results" / "gpu_isolate.json"
+NOT_OURS = (*OWN_VARIABLES, "CUDA_VISIBLE", "TRITON_", "FLASHINFER_", "PYTORCH_", "NVSHMEM_", "OMP_")
+FIRST_PORT, PORTS_EACH = 18100, 300
+READING_S = 15.0  # before its first launch a search reads its engine's flags: outside of its own deadline
+ENDING_S = 45.0  # for what runs when the time is over: its launch is ended gently, its report written
+COLUMNS = "{:14} {:26} {:8} {:6} {:7} {:>8} {:>6} {:>8}  {}"
+
+ON_GPU = (
+    *("{python}", "-m", "sglang.launch_server", "--model-path", "{model}", "--host", "127.0.0.1"),
+    *("--port", "{port}", "--context-length", "4096", "--sampling-backend", "pytorch"),
+    *("--grammar-backend", "none", "--cuda-graph-max-bs", "8", "--random-seed", "1"),
+    *("--stream-interval", "2", "--max-running-requests", "16"),
+)
+TRITON = ("--attention-backend", "triton")
+EAGLE3 = (
+    *("--speculative-algorithm", "EAGLE3", "--speculative-draft-model-path", "{head}"),
+    *("--speculative-num-steps", "3", "--speculative-eagle-topk", "1"),
+    *("--speculative-num-draft-tokens", "4"),
+)
+VLLM_ON_GPU = (
+    *("{python}", "-m", "vllm.entrypoints.openai.api_server", "--model", "{model}", "--host", "127.0.0.1"),
+    *("--port", "{port}", "--max-model-len", "4096", "--gpu-memory-utilization", "0.5", "--seed", "0"),
+    *("--max-num-seqs", "16", "--uvicorn-log-level", "warning"),
+    *("--speculative-config", '{"method": "eagle3", "model": "{head}", "num_speculative_tokens": 3}'),
+)
+ON_CPU = (
+    *("{python}", "-m", "sglang.launch_server", "--model-path", "{model}", "--host", "127.0.0.1"),
+    *("--port", "{port}", "--device", "cpu", "--attention-backend", "torch_native"),
+    *("--max-total-tokens", "8192", "--random-seed", "1", "--stream-interval", "2"),
+)
+VLLM_ON_CPU = (
+    *("{python}", "-m", "vllm.entrypoints.openai.api_server", "--model", "{model}", "--host", "127.0.0.1"),
+    *("--port", "{port}", "--max-model-len", "2048", "--enforce-eager", "--seed", "0"),
+)
+VARIABLES: Mapping[str, Mapping[str, str]] = {
+    "sglang": {"SGLANG_LOG_MS": "1", "OMP_NUM_THREADS": "4", "NCCL_DEBUG": "WARN"},
+    "vllm": {"VLLM_LOGGING_LEVEL": "INFO", "OMP_NUM_THREADS": "4", "VLLM_CACHE_ROOT": "{caches}/vllm"},
+    "vllm on the CPU": {
+        "VLLM_CPU_KVCACHE_SPACE": "1",
+        "VLLM_CACHE_ROOT": "{caches}/vllm",
+        "OMP_NUM_THREADS": "2",
+    },
+    "sglang on the CPU": {"SGLANG_USE_CPU_ENGINE": "1", "SGLANG_LOG_MS": "1", "OMP_NUM_THREADS": "2"},
+}
+SPECULATION = "speculative decoding"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """`gpus`: the GPUs it sees. `head`, `model`: make the drafter or the model of the row in its folder.
+    `plant`: what is added to the host's preparation of every process."""
+
+    id: str
+    kind: str
+    truth: tuple[str, ...]
+    command: tuple[str, ...]
+    engine: str = "sglang"
+    gpus: str = "0"
+    env: Mapping[str, str] = field(default_factory=dict)
+    head: Callable[[Path, Path], Path] | None = None
+    model: Callable[[Path, Path], Path] | None = None
+    plant: str = ""
+
+    @property
+    def ranks(self) -> int:
+        return len(self.gpus.split(","))
+
+    @property
+    def planted(self) -> Planted:
+        return Planted(id=self.id, engine=self.engine, kind=self.kind, truth=self.truth)
+
+
+STUCK = {"SGLANG_TEST_STUCK_SCHEDULER_INIT": "600"}
+ROWS = (
+    Row(
+        id="sgl-hang",
+        kind="variable, a hang",
+        truth=("SGLANG_TEST_STUCK_SCHEDULER_INIT",),
+        command=(*ON_GPU, *TRITON, *EAGLE3),
+        env=STUCK,
+    ),
+    Row(
+        id="sgl-variable",
+        kind="variable and drafter",
+        # The module that the drafter's class is in: the target's own serves without it.
+        truth=("SGLANG_DISABLED_MODEL_ARCHS", SPECULATION),
+        command=(*ON_GPU, *TRITON, *EAGLE3),
+        gpus="1",
+        env={"SGLANG_DISABLED_MODEL_ARCHS": "llama_eagle3"},
+    ),
+    Row(
+        id="sgl-flag",
+        kind="flag",
+        truth=("--mem-fraction-static",),
+        command=(*ON_GPU, *TRITON, *EAGLE3, "--mem-fraction-static", "0.001"),
+    ),
+    Row(
+        id="sgl-backend",
+        kind="flag and drafter",
+        truth=("--attention-backend", SPECULATION),
+        command=(*ON_GPU, "--attention-backend", "torch_native", *EAGLE3),
+        gpus="1",
+    ),
+    Row(
+        id="sgl-drafter",
+        kind="a cut drafter",
+        truth=(SPECULATION,),
+        command=(*ON_GPU, *TRITON, *EAGLE3),
+        head=cut_file,
+    ),
+    Row(
+        id="vllm-flag",
+        kind="flag",
+        engine="vllm",
+        truth=("--kv-transfer-config",),
+        command=(
+            *VLLM_ON_GPU,
+            *("--kv-transfer-config", '{"kv_connector": "nosuch", "kv_role": "kv_both"}'),
+        ),
+        gpus="1",
+    ),
+    Row(
+        id="vllm-drafter",
+        kind="a drafter with a narrow fc",
+        engine="vllm",
+        truth=(SPECULATION,),
+        command=VLLM_ON_GPU,
+        head=narrow_fc,
+    ),
+    Row(
+        id="tp2-p2p",
+        kind="variable, a rank stays away",
+        truth=("NCCL_P2P_DISABLE",),
+        command=(*ON_GPU, *TRITON, "--tp-size", "2"),
+        gpus="0,1",
+        env={"NCCL_P2P_DISABLE": "1"},
+        model=more_heads,
+        plant=WITHOUT_P2P,
+    ),
+    Row(
+        id="tp2-custom",
+        kind="default, a rank stays away",
+        truth=("custom all-reduce",),
+        command=(*ON_GPU, *TRITON, "--tp-size", "2"),
+        gpus="0,1",
+        model=more_heads,
+        plant=IN_CUSTOM,
+    ),
+)
+CPU_ROWS = (
+    Row(
+        id="cpu-hang",
+        kind="variable, a hang",
+        engine="sglang on the CPU",
+        truth=("SGLANG_TEST_STUCK_SCHEDULER_INIT",),
+        command=ON_CPU,
+        env=STUCK,
+    ),
+    Row(
+        id="cpu-model",
+        kind="a model with more heads",
+        engine="sglang on the CPU",
+        truth=("--swa-full-tokens-ratio",),
+        command=(*ON_CPU, "--swa-full-tokens-ratio", "5"),
+        model=more_heads,
+    ),
+    Row(
+        id="cpu-vllm",
+        kind="flag",
+        engine="vllm on the CPU",
+        truth=("--kv-transfer-config",),
+        command=(*VLLM_ON_CPU, "--kv-transfer-config", '{"kv_connector": "nosuch", "kv_role": "kv_both"}'),
+        model=more_heads,
+    ),
+)
+
+
+class Search:
+    """One row being searched: a folder, a port and a GPU of its own."""
+
+    def __init__(self, row: Row, number: int, work: Path, given: argparse.Namespace) -> None:
+        self.row, self.given, self.folder = row, given, work / row.id
+        self.folder.mkdir()
+        model, head = given.model, given.head
+        if row.model is not None:
+            model = row.model(model, self.folder / "model")
+        if row.head is not None:
+            head = row.head(head, self.folder / "head")
+        write_host(self.folder / "host", row.plant)
+        self.names = {
+            "python": str(given.vllm if row.engine.startswith("vllm") else given.sglang),
+            "model": str(model),
+            "head": str(head),
+            "port": str(FIRST_PORT + PORTS_EACH * number),
+            "caches": str(work / "caches"),
+        }
+
+    def words(self, left_s: float) -> list[str]:
+        ours = [sys.executable, "-m", "shakedown", "isolate", "--json", "--executor", "local"]
+        ours += [
+            "--ledger",
+            str(self.folder / "ledger.db"),
+            "--deadline",
+            f"{max(1.0, left_s - READING_S):.0f}s",
+        ]
+        path = ["env", f"PYTHONPATH={self.folder / 'host'}"]
+        return [*ours, "--", *path, *(filled(word, self.names) for word in self.row.command)]
+
+    def env(self) -> dict[str, str]:
+        """Caches that all searches share, empty when they begin: compiled once, and no factor of any."""
+        env = {name: value for name, value in os.environ.items() if not name.startswith(NOT_OURS)}
+        python, caches = Path(self.names["python"]), self.names["caches"]
+        env |= {"HF_HUB_OFFLINE": "1", "PATH": f"{python.parent}:{os.environ['PATH']}"}
+        env |= {"TRITON_CACHE_DIR": f"{caches}/triton", "TORCHINDUCTOR_CACHE_DIR": f"{caches}/inductor"}
+        env |= {} if self.given.cpu else {"CUDA_VISIBLE_DEVICES": self.row.gpus}
+        chosen = {**VARIABLES[self.row.engine], **self.row.env}
+        return env | {name: filled(value, self.names) for name, value in chosen.items()}
+
+    def run(self, until_s: float) -> dict[str, Any]:
+        began_s = time.monotonic()
+        with (self.folder / "out.json").open("w") as out, (self.folder / "err").open("w") as err:
+            process = subprocess.Popen(
+                self.words(until_s - began_s),
+                env=self.env(),
+                cwd=self.folder,
+                stdout=out,
+                stderr=err,
+                stdin=subprocess.DEVNULL,
+            )
+            for order in (None, signal.SIGINT, signal.SIGKILL):
+                if order is not None:
+                    process.send_signal(order)
+                try:
+                    process.wait(max(1.0, until_s - time.monotonic()) + ENDING_S if not order else ENDING_S)
+                    break
+                except subprocess.TimeoutExpired:
+                    continue
+        return self.told(time.monotonic() - began_s, process.returncode)
+
+    def told(self, seconds: float, code: int | None) -> dict[str, Any]:
+        """The row: what the search said, and each launch by itself. A cut one has its launches, too."""
+        said = (self.folder / "err").read_text(errors="replace")
+        try:
+            document = json.loads((self.folder / "out.json").read_text())
+        except ValueError:
+            document = {"verdict": None, "error": said[-1500:]}
+        found = judged(self.row.planted, {"document": document, "seconds": seconds, "code": code})
+        begun = len(re.findall(r"^launch \d+: ", said, re.MULTILINE))
+        ended = re.findall(r"^  (.{0,200})  \((\S+), (\d+) s\)$", said, re.MULTILINE)
+        purposes = re.findall(r"^launch \d+: ([\w ,-]+?): ", said, re.MULTILINE)
+        found["launch_s"] = [
+            {"purpose": purpose, "seconds": int(spent), "showed": text[:160]}
+            for purpose, (text, _, spent) in zip(purposes, ended, strict=False)
+        ]
+        found["stand_ins"] = sum("stand-in" in purpose for purpose in purposes)
+        found["cut"] = f"cut after {begun} launches" if document.get("ended") in (None, "budget") else ""
+        return {**found, "gpus": self.row.gpus, "ended": document.get("ended"), "note": document.get("note")}
+
+
+def read_results() -> dict[str, Any]:
+    return json.loads(RESULTS.read_text()) if RESULTS.is_file() else {"rows": {}}
+
+
+def show(rows: Mapping[str, dict[str, Any]]) -> None:
+    print(COLUMNS.format("row", "planted", "verdict", "exact", "proven", "launches", "s", "s each", "named"))
+    for name, row in rows.items():
+        spent = [each["seconds"] for each in row["launch_s"]]
+        each = f"{min(spent)}-{max(spent)}" if spent else ""
+        yes = ("yes" if row["exact"] else "NO", "yes" if row["proven"] else "NO")
+        named = row["cut"] or ", ".join(row["named"]) or row["cause"].replace("\n", " ")
+        count = row["launches"] or len(spent)
+        words = (name, row["kind"], row["verdict"] or "none", *yes, count, round(row["seconds"]), each, named)
+        print(COLUMNS.format(*words)[:200])
+        if row["named"] and row["cut"]:
+            print(f"{'':15}{', '.join(row['named'])}"[:200])
+
+
+def gpu_count() -> int:
+    try:
+        done = subprocess.run(["nvidia-smi", "--list-gpus"], capture_output=True, text=True, timeout=30)
+    except (OSError, subprocess.TimeoutExpired):
+        return 0
+    return len(done.stdout.splitlines()) if done.returncode == 0 else 0
+
+
+def chosen(given: argparse.Namespace) -> list[Row]:
+    """The rows that this host can run, those of one GPU moved to GPU 0 where there is no other."""
+    wanted = given.only.split(",") if given.only else None
+    rows = [row for row in (CPU_ROWS if given.cpu else ROWS) if wanted is None or row.id in wanted]
+    if given.cpu:
+        return rows
+    count = gpu_count()
+    here = {"sglang": given.sglang.exists(), "vllm": given.vllm.exists()}
+    left = [row for row in rows if row.ranks <= count and here[row.engine]]
+    for row in rows:
+        if row not in left:
+            print(f"{row.id}: left out, it needs {row.ranks} GPUs and {row.engine}", file=sys.stderr)
+    return left
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--model", type=Path, required=True)
+    parser.add_argument("--head", type=Path, help="an EAGLE-3 drafter of that model")
+    parser.add_argument("--sglang", type=Path, default=Path(sys.executable), help="a Python that has SGLang")
+    parser.add_argument("--vllm", type=Path, default=Path(sys.executable), help="a Python that has vLLM")
+    parser.add_argument("--seconds", type=float, default=480.0, help="for all searches together")
+    parser.add_argument("--only", metavar="ID[,ID]")
+    parser.add_argument("--cpu", action="store_true")
+    given = parser.parse_args()
+    if not given.cpu and (given.head is None or not (given.head / "config.json").is_file()):
+        parser.error(f"--head {given.head} is no folder with a drafter")
+    until_s, lock = time.monotonic() + given.seconds, threading.Lock()
+    rows = chosen(given)
+    about = {"sglang": versions(given.sglang), "vllm": versions(given.vllm)}
+    found: dict[str, Any] = {}
+
+    def keep(search: Search) -> None:
+        row = search.run(until_s)
+        with lock:
+            found[search.row.id] = row
+            print(json.dumps({search.row.id: row}), file=sys.stderr, flush=True)
+            if not given.cpu:
+                write(found, about)
+
+    with tempfile.TemporaryDirectory(prefix="gpu-isolate-", ignore_cleanup_errors=True) as work:
+        searches = [Search(row, number, Path(work), given) for number, row in enumerate(rows)]
+        threads = [threading.Thread(target=keep, args=(search,)) for search in searches]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    show(found)
+
+
+def write(found: Mapping[str, Any], about: Mapping[str, Any]) -> None:
+    known = read_results()["rows"]
+    merged = {row.id: {**known, **found}[row.id] for row in ROWS if row.id in {**known, **found}}
+    head = {
+        "shakedown": __version__,
+        "engines": about,
+        "cores": os.cpu_count(),
+        "at": datetime.now(UTC).isoformat(timespec="seconds"),
+    }
+    RESULTS.write_text(json.dumps({**head, "rows": merged}, indent=1, ensure_ascii=False) + "\n")
+
+
+if __name__ == "__main__":
+    main()
