@@ -10,7 +10,7 @@ if importlib.util.find_spec("flashinfer") is None:
     passed("jit", "FlashInfer is not installed: nothing to compile")
     sys.exit()
 
-from flashinfer.norm import rmsnorm  # noqa: E402
+from flashinfer.norm import rmsnorm
 
 torch.manual_seed(0)
 rows = torch.randn(7, 256, device="cuda", dtype=torch.bfloat16)
