@@ -104,7 +104,8 @@ def tasks_of(given: argparse.Namespace, work: Path) -> list[Task]:
     launches = (
         ("check-sglang", "sglang", sglang, "0", usual),
         ("check-vllm", "vllm", vllm, "0", usual),
-        ("ladder-sglang", "sglang", (*sglang, *ranks["sglang"]), both, usual),
+        # Without a backend of its own: safe mode names one, and that is what the rung tries.
+        ("ladder-sglang", "sglang", (*ON_GPU, *EAGLE3, *ranks["sglang"]), both, usual),
         ("ladder-vllm", "vllm", (*vllm, *ranks["vllm"]), both, usual),
         ("cost-small", "sglang", sglang, "0", usual),
         ("cost-small-stand-in", "sglang", sglang, str(count - 1), usual),

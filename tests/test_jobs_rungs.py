@@ -3,6 +3,7 @@
 import json
 import os
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -85,10 +86,11 @@ def test_the_tiny_model_keeps_the_users_overrides_and_a_layer_of_each_sort(tmp_p
 def test_a_script_is_run_by_the_launchs_interpreter_in_its_environment(tmp_path):
     base, _ = base_for(tmp_path, "--tensor-parallel-size", "2", "--attention-backend", "FLASHINFER")
     assert base.write_script("attention")
-    launch = base.launch("attention", base.command.launch)
+    safe = replace(base.command.launch, argv=(*base.command.launch.argv, "--attention-backend=TRITON_ATTN"))
+    launch = base.launch("attention", safe)
     assert launch.argv == ("python3", str(tmp_path / "rungs" / "rung_attention.py"))
     told = json.loads(launch.env["SHAKEDOWN_RUNG"])
-    assert told == {"device": "cuda", "ranks": 2, "engine": "vllm", "attention": "FLASHINFER"}
+    assert told == {"device": "cuda", "ranks": 2, "engine": "vllm", "attention": "TRITON_ATTN"}
     assert Path(launch.argv[1]).read_text() == script_text("rung_attention")
     assert not base.write_script(DUMMY)
 

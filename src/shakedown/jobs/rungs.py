@@ -6,6 +6,7 @@ It runs none: `jobs.oracle` does, as it runs every launch of a search.
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -26,6 +27,7 @@ from shakedown.trial import Subject
 DUMMY, TINY = "dummy weights", "a tiny model of the architecture"
 WEIGHTS = "the weights of this model"
 LAYERS = "num_hidden_layers"
+ATTENTION = "--attention-backend"
 FEWEST = 2  # layers: one may be a dense one before the experts
 MOST_CURES = 4
 
@@ -37,7 +39,6 @@ class Base:
     command: Command
     device: str
     ranks: int
-    attention: str
     config: dict[str, Any]
     folder: Path  # where the scripts are written, on the machine
     drafter_reads_layers: bool = False
@@ -67,7 +68,7 @@ class Base:
         if script is not None:
             argv = (*self.command.interpreter[:-1], str(self.script_path(script)))
             told = {"device": self.device, "ranks": self.ranks, "engine": self.command.engine.name}
-            env = {**self.command.env, **parameters({**told, "attention": self.attention})}
+            env = {**self.command.env, **parameters({**told, "attention": attention_of(safe.argv)})}
             return replace(safe, argv=argv, env=env)
         added = [word for setting in self.command.engine.random_weight_settings for word in setting]
         if name == TINY:
@@ -133,12 +134,21 @@ def base_of(reading: Reading, folder: Path) -> Base:
         command=command,
         device=device_of(command, reading.table),
         ranks=needs.ranks,
-        attention=command.value("--attention-backend") or "",
         config=model_config(command, reading.machine),
         folder=folder,
         drafter_reads_layers=bool(needs.speculation and needs.speculation.eagle3),
         machine=reading.machine,
     )
+
+
+def attention_of(argv: Sequence[str]) -> str:
+    """The attention backend that a launch names, "" for the engine's own choice; safe mode names its own."""
+    chosen = ""
+    for word, following in zip(argv, (*argv[1:], ""), strict=True):
+        flag, given, value = word.partition("=")
+        if flag == ATTENTION:
+            chosen = value if given else following
+    return chosen
 
 
 def model_config(command: Command, machine: Machine) -> dict[str, Any]:

@@ -38,12 +38,13 @@ def sdpa(query):
 
 
 def flash(query):
+    from vllm.v1.attention.backends.fa_utils import get_flash_attn_version
     from vllm.vllm_flash_attn import flash_attn_varlen_func
 
     ends = [torch.tensor([0, n], device=device, dtype=torch.int32) for n in (len(query), LENGTH)]
     return flash_attn_varlen_func(
         query, keys, values, max_seqlen_q=len(query), cu_seqlens_q=ends[0], max_seqlen_k=LENGTH,
-        cu_seqlens_k=ends[1], causal=True,
+        cu_seqlens_k=ends[1], causal=True, fa_version=get_flash_attn_version(),
     )  # fmt: skip
 
 
@@ -66,7 +67,10 @@ def flashinfer(query):
 
 
 def triton_prefill(query):
-    from sglang.srt.layers.attention.triton_ops.prefill_attention import context_attention_fwd
+    if PARAMS.get("engine") == "vllm":
+        from vllm.v1.attention.ops.triton_prefill_attention import context_attention_fwd
+    else:
+        from sglang.srt.layers.attention.triton_ops.prefill_attention import context_attention_fwd
 
     out = torch.empty_like(query)
     start, length = (torch.tensor([n], device=device, dtype=torch.int32) for n in (0, len(query)))
@@ -74,7 +78,8 @@ def triton_prefill(query):
     return out
 
 
-ways = {"flash_attn": flash, "fa3": fa3, "flashinfer": flashinfer, "triton": triton_prefill}
+ways = {"flash_attn": flash, "fa3": fa3, "flashinfer": flashinfer}
+ways |= {"triton": triton_prefill, "triton_attn": triton_prefill}
 chosen = ways.get(backend, sdpa) if device == "cuda" else sdpa
 for name, query in (("prefill", queries), ("decode", queries[-1:])):
     if chosen is triton_prefill and name == "decode":
