@@ -44,7 +44,7 @@ from shakedown.ledger import Kind, Ledger
 
 RESULTS = Path(__file__).parent / "results" / "gpu_check.json"
 CHECK_S = 90.0
-FIRST_PORT = 17100
+FIRST_PORT, PORTS_EACH = 10200, 950
 
 
 class Talk:
@@ -76,7 +76,7 @@ class Task:
     def words(self, given: argparse.Namespace, more: str = "") -> tuple[str, ...]:
         python = given.vllm if self.engine == "vllm" else given.sglang
         names = {"python": str(python), "model": str(self.model), "head": str(given.head)}
-        names["port"] = str(FIRST_PORT + 200 * self.number)
+        names["port"] = str(FIRST_PORT + PORTS_EACH * self.number)
         path = f"PYTHONPATH={self.host}{os.pathsep + more if more else ''}"
         return ("env", path, *(filled(word, names) for word in self.command))
 

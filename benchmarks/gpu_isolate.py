@@ -37,7 +37,7 @@ from shakedown import __version__
 
 RESULTS = Path(__file__).parent / "results" / "gpu_isolate.json"
 NOT_OURS = (*OWN_VARIABLES, "CUDA_VISIBLE", "TRITON_", "FLASHINFER_", "PYTORCH_", "NVSHMEM_", "OMP_")
-FIRST_PORT, PORTS_EACH = 18100, 300
+FIRST_PORT, PORTS_EACH = 11000, 950  # SGLang takes others up to 1000 above its own, and one 10,000 above
 READING_S = 15.0  # before its first launch a search reads its engine's flags: outside of its own deadline
 ENDING_S = 45.0  # for what runs when the time is over: its launch is ended gently, its report written
 COLUMNS = "{:14} {:26} {:8} {:6} {:7} {:>8} {:>6} {:>8}  {}"
@@ -68,6 +68,7 @@ ON_CPU = (
 VLLM_ON_CPU = (
     *("{python}", "-m", "vllm.entrypoints.openai.api_server", "--model", "{model}", "--host", "127.0.0.1"),
     *("--port", "{port}", "--max-model-len", "2048", "--enforce-eager", "--seed", "0"),
+    *("--speculative-config", '{"method": "eagle3", "model": "{head}", "num_speculative_tokens": 3}'),
 )
 VARIABLES: Mapping[str, Mapping[str, str]] = {
     "sglang": {"SGLANG_LOG_MS": "1", "OMP_NUM_THREADS": "4", "NCCL_DEBUG": "WARN"},
@@ -202,12 +203,12 @@ CPU_ROWS = (
         model=more_heads,
     ),
     Row(
-        id="cpu-vllm",
-        kind="flag",
+        id="cpu-drafter",
+        kind="a drafter with a narrow fc",
         engine="vllm on the CPU",
-        truth=("--kv-transfer-config",),
-        command=(*VLLM_ON_CPU, "--kv-transfer-config", '{"kv_connector": "nosuch", "kv_role": "kv_both"}'),
-        model=more_heads,
+        truth=(SPECULATION,),
+        command=VLLM_ON_CPU,
+        head=narrow_fc,
     ),
 )
 
@@ -338,14 +339,14 @@ def chosen(given: argparse.Namespace) -> list[Row]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--model", type=Path, required=True)
-    parser.add_argument("--head", type=Path, help="an EAGLE-3 drafter of that model")
+    parser.add_argument("--head", type=Path, required=True, help="an EAGLE-3 drafter of that model")
     parser.add_argument("--sglang", type=Path, default=Path(sys.executable), help="a Python that has SGLang")
     parser.add_argument("--vllm", type=Path, default=Path(sys.executable), help="a Python that has vLLM")
     parser.add_argument("--seconds", type=float, default=480.0, help="for all searches together")
     parser.add_argument("--only", metavar="ID[,ID]")
     parser.add_argument("--cpu", action="store_true")
     given = parser.parse_args()
-    if not given.cpu and (given.head is None or not (given.head / "config.json").is_file()):
+    if given.head is None or not (given.head / "config.json").is_file():
         parser.error(f"--head {given.head} is no folder with a drafter")
     until_s, lock = time.monotonic() + given.seconds, threading.Lock()
     rows = chosen(given)
