@@ -218,6 +218,7 @@ class Search:
 
     def __init__(self, row: Row, number: int, work: Path, given: argparse.Namespace) -> None:
         self.row, self.given, self.folder = row, given, work / row.id
+        self.process: subprocess.Popen[bytes] | None = None
         self.folder.mkdir()
         model, head = given.model, given.head
         if row.model is not None:
@@ -264,7 +265,9 @@ class Search:
                 stdout=out,
                 stderr=err,
                 stdin=subprocess.DEVNULL,
+                start_new_session=True,  # an interrupt of this program is passed on once
             )
+            self.process = process
             for order in (None, signal.SIGINT, signal.SIGKILL):
                 if order is not None:
                     process.send_signal(order)
@@ -348,6 +351,7 @@ def main() -> None:
     given = parser.parse_args()
     if given.head is None or not (given.head / "config.json").is_file():
         parser.error(f"--head {given.head} is no folder with a drafter")
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     until_s, lock = time.monotonic() + given.seconds, threading.Lock()
     rows = chosen(given)
     about = {"sglang": versions(given.sglang), "vllm": versions(given.vllm)}
@@ -366,8 +370,15 @@ def main() -> None:
         threads = [threading.Thread(target=keep, args=(search,)) for search in searches]
         for thread in threads:
             thread.start()
-        for thread in threads:
-            thread.join()
+        try:
+            for thread in threads:
+                thread.join()
+        except KeyboardInterrupt:  # each search ends what it started, and is a row all the same
+            for search in searches:
+                if search.process is not None and search.process.poll() is None:
+                    search.process.send_signal(signal.SIGINT)
+            for thread in threads:
+                thread.join()
     show(found)
 
 
