@@ -34,6 +34,7 @@ from isolate_engines import judged, versions
 from real_faults import OWN_VARIABLES
 
 from shakedown import __version__
+from shakedown.jobs.rungs import WEIGHTS
 
 RESULTS = Path(__file__).parent / "results" / "gpu_isolate.json"
 NOT_OURS = (*OWN_VARIABLES, "CUDA_VISIBLE", "TRITON_", "FLASHINFER_", "PYTORCH_", "NVSHMEM_", "OMP_")
@@ -42,12 +43,12 @@ READING_S = 15.0  # before its first launch a search reads its engine's flags: o
 ENDING_S = 45.0  # for what runs when the time is over: its launch is ended gently, its report written
 COLUMNS = "{:14} {:26} {:8} {:6} {:7} {:>8} {:>6} {:>8}  {}"
 
-ON_GPU = (
+BARE = (
     *("{python}", "-m", "sglang.launch_server", "--model-path", "{model}", "--host", "127.0.0.1"),
-    *("--port", "{port}", "--context-length", "4096", "--sampling-backend", "pytorch"),
-    *("--grammar-backend", "none", "--cuda-graph-max-bs", "8", "--random-seed", "1"),
+    *("--port", "{port}", "--context-length", "4096", "--cuda-graph-max-bs", "8", "--random-seed", "1"),
     *("--stream-interval", "2", "--max-running-requests", "16"),
 )
+ON_GPU = (*BARE, "--sampling-backend", "pytorch", "--grammar-backend", "none")
 TRITON = ("--attention-backend", "triton")
 EAGLE3 = (
     *("--speculative-algorithm", "EAGLE3", "--speculative-draft-model-path", "{head}"),
@@ -86,7 +87,7 @@ SPECULATION = "speculative decoding"
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
     """`gpus`: the GPUs it sees. `head`, `model`: make the drafter or the model of the row in its folder.
-    `plant`: what is added to the host's preparation of every process."""
+    `plant`: what is added to the host's preparation of every process. `rung`: to be blamed, not a factor."""
 
     id: str
     kind: str
@@ -98,6 +99,7 @@ class Row:
     head: Callable[[Path, Path], Path] | None = None
     model: Callable[[Path, Path], Path] | None = None
     plant: str = ""
+    rung: str = ""
 
     @property
     def ranks(self) -> int:
@@ -145,6 +147,15 @@ ROWS = (
         truth=(SPECULATION,),
         command=(*ON_GPU, *TRITON, *EAGLE3),
         head=cut_file,
+    ),
+    Row(
+        id="sgl-weights",
+        kind="cut weights: no flag's fault",
+        truth=(),
+        command=BARE,
+        gpus="1",
+        model=cut_file,
+        rung=WEIGHTS,
     ),
     Row(
         id="vllm-flag",
@@ -286,6 +297,10 @@ class Search:
         except ValueError:
             document = {"verdict": None, "error": said[-1500:]}
         found = judged(self.row.planted, {"document": document, "seconds": seconds, "code": code})
+        if self.row.rung:
+            named = [cause["rung"] for cause in document.get("causes") or ()]
+            found |= {"named": named, "exact": named == [self.row.rung], "planted": [self.row.rung]}
+            found["proven"] = found["exact"] and document.get("ended") == "proven"
         begun = len(re.findall(r"^launch \d+: ", said, re.MULTILINE))
         ended = re.findall(r"^  (.{0,200})  \((\S+), (\d+) s\)$", said, re.MULTILINE)
         purposes = re.findall(r"^launch \d+: ([\w ,-]+?): ", said, re.MULTILINE)

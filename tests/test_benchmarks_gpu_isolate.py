@@ -133,5 +133,6 @@ def test_what_a_row_plants_is_a_factor_of_its_launch(row):
     named = [[it.name for it in factors if it.name.startswith(each)] for each in row.truth]
     assert [len(names) for names in named] == [1] * len(row.truth)
     assert 6 <= len(factors) <= 20
+    assert bool(row.truth) != bool(row.rung)
     if "--mem-fraction-static" in row.truth:  # no other value is tried: a launch less
         assert not values_of(factors, command, table).get(named[0][0])
