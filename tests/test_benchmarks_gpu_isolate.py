@@ -1,9 +1,11 @@
 """What the benchmarks for GPU hosts plant, tried where there is no GPU."""
 
+import argparse
 import json
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -136,3 +138,36 @@ def test_what_a_row_plants_is_a_factor_of_its_launch(row):
     assert bool(row.truth) != bool(row.rung)
     if "--mem-fraction-static" in row.truth:  # no other value is tried: a launch less
         assert not values_of(factors, command, table).get(named[0][0])
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(240)
+@pytest.mark.parametrize("seconds", [150.0, 18.0])
+def test_a_search_is_a_row_whether_it_came_to_its_end_or_not(llama, tmp_path, monkeypatch, seconds):
+    given = argparse.Namespace(model=llama, head=llama, sglang=Path(sys.executable), vllm=Path("/"), cpu=True)
+    server = Path(__file__).parent / "bad_servers" / "stand_in.py"
+    row = gpu_isolate.Row(
+        id="stand-in",
+        kind="flag",
+        engine="stand-in",
+        truth=("--alpha",),
+        command=("{python}", str(server), "--model", "m", "--port", "{port}", "--alpha", "--beta", "3"),
+        env={"STAND_IN_FAULT": "crash:--alpha"},
+    )
+    monkeypatch.setitem(gpu_isolate.VARIABLES, "stand-in", {})  # type: ignore[arg-type]
+    monkeypatch.setattr(gpu_isolate, "READING_S", 0.0 if seconds > 100 else 16.0)
+    found = gpu_isolate.Search(row, 3, tmp_path, given).run(time.monotonic() + seconds)
+    assert found["launch_s"] or seconds < 100
+    if seconds > 100:
+        assert (found["named"], found["exact"], found["proven"], found["cut"]) == (
+            ["--alpha"],
+            True,
+            True,
+            "",
+        )
+        assert len(found["launch_s"]) == found["launches"]
+        assert found["launch_s"][0]["purpose"] == "reproduce"
+    else:
+        assert not found["proven"]
+        assert found["cut"].startswith("cut after ")
+    gpu_isolate.show({"stand-in": found})
