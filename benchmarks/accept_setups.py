@@ -8,6 +8,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
@@ -105,6 +106,30 @@ def vllm_gpu_argv(python: Path, model: Path, port: int) -> list[str]:
     return [*start, *small, *cache, "--host", "127.0.0.1", "--port", str(port)]
 
 
+# All with CUDA graphs: the tap and `late` lie outside of them, the other plants are captured in them.
+SGLANG_GPU_ROWS = (
+    healthy("3 drafts"),
+    captured("ids+1", "layer_shift"),
+    captured("late", "stale", "token_shift"),
+    drafted("d2t"),
+    drafted("rope"),
+    healthy("no overlap", "--disable-overlap-schedule"),
+    healthy("prefill in chunks", "--chunked-prefill-size", "32", stage="chunked prefill", pattern=SAME),
+    healthy("no prefix cache", "--disable-radix-cache", stage="prefill", pattern=SAME),
+    captured("residual", "residual_missing"),
+    drafted("embedding"),
+)
+
+
+def sglang_gpu_argv(python: Path, model: Path, port: int) -> list[str]:
+    """With so few tokens of cache that servers beside each other leave each other enough of the GPU."""
+    start = [str(python), "-m", "sglang.launch_server", "--model-path", str(model)]
+    kernels = ["--attention-backend", "triton", "--sampling-backend", "pytorch", "--grammar-backend", "none"]
+    small = ["--mem-fraction-static", "0.3", "--max-total-tokens", "16384", "--max-running-requests", "8"]
+    ports = ["--host", "127.0.0.1", "--port", str(port), "--nccl-port", str(port + 100)]
+    return [*start, *kernels, *small, "--cuda-graph-max-bs", "8", *ports]
+
+
 SETUPS: dict[tuple[str, str], Setup] = {
     ("vllm", "cpu"): Setup(
         argv=vllm_argv, plant=install_plant, rows=VLLM_ROWS, env={"VLLM_CPU_KVCACHE_SPACE": "1"}
@@ -115,5 +140,8 @@ SETUPS: dict[tuple[str, str], Setup] = {
         rows=VLLM_GPU_ROWS,
         env={"VLLM_USE_FLASHINFER_SAMPLER": "0"},
         cache="VLLM_CACHE_ROOT",
+    ),
+    ("sglang", "gpu"): Setup(
+        argv=sglang_gpu_argv, plant=partial(install_plant, engine="sglang"), rows=SGLANG_GPU_ROWS
     ),
 }

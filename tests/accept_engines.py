@@ -15,6 +15,7 @@ from pathlib import Path
 from shakedown.acceptance.rounds import acceptance_of
 from shakedown.acceptance.verdict import Finding, Shown, judge
 from shakedown.core import Launch
+from shakedown.drafter.tapped import PLUGGED
 from shakedown.host.local import LocalHost
 from shakedown.jobs.accept_expect import ReferenceDrafter, expect_drafter, requests_of
 from shakedown.jobs.accept_launches import ROUND_METRICS, contenders
@@ -26,7 +27,7 @@ from shakedown.jobs.request import LaunchRequest
 from shakedown.jobs.serving import while_serving
 from shakedown.probe import Target
 
-PLANTS = Path(__file__).parent / "bad_servers" / "vllm_plants.py"
+PLANTS = Path(__file__).parent / "bad_servers"
 
 
 class Loud:
@@ -54,13 +55,14 @@ def vllm_argv(python: Path, model: Path, port: int) -> list[str]:
     return [*start, *small, "--port", str(port)]
 
 
-def install_plant(folder: Path, name: str) -> dict[str, str]:
-    """The variables that plant a fault in a vLLM started with them."""
+def install_plant(folder: Path, name: str, engine: str = "vllm") -> dict[str, str]:
+    """The variables that plant a fault in an engine started with them."""
     about = folder / "planted_faults-1.dist-info"
     about.mkdir(parents=True)
-    shutil.copy(PLANTS, folder)
+    module = f"{engine}_plants"
+    shutil.copy(PLANTS / f"{module}.py", folder)
     (about / "METADATA").write_text("Metadata-Version: 2.1\nName: planted_faults\nVersion: 1\n")
-    (about / "entry_points.txt").write_text("[vllm.general_plugins]\nplants = vllm_plants:register\n")
+    (about / "entry_points.txt").write_text(f"[{PLUGGED[engine].group}]\nplants = {module}:register\n")
     return {"PYTHONPATH": str(folder), "PLANTED": name}
 
 

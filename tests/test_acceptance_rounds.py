@@ -11,7 +11,7 @@ from shakedown.acceptance.expect import walk
 from shakedown.acceptance.lookup import Lookup, place_lookups, walk_lookup
 from shakedown.acceptance.pace import Effort, best_drafts, pace_of
 from shakedown.acceptance.replay import FEWEST_REQUESTS, Pair, Standing, compare, pair_rounds
-from shakedown.acceptance.rounds import Tally, acceptance_of, place_rounds, whole_rounds
+from shakedown.acceptance.rounds import Tally, acceptance_of, place_rounds, rounds_of_pieces, whole_rounds
 from shakedown.acceptance.statistics import Interval
 
 ANY = Interval(value=2.0, low=None, high=None)
@@ -55,6 +55,18 @@ def test_a_histogram_and_the_rounds_it_counts_are_one_tally():
     counts = [rounds.count(a) for a in range(4)]
     assert Tally.of_histogram(counts, 3) == Tally.of_rounds(rounds, 3)
     assert Tally.of_rounds(rounds, 3).tokens == sum(rounds) + len(rounds)
+
+
+def test_pieces_of_a_stream_are_rounds_where_the_histogram_agrees():
+    """[2, 0, 3]: the last one is cut by the limit of tokens, and the histogram says what it was."""
+    assert rounds_of_pieces([1, 3, 1, 4], [1, 0, 1, 1]) == (2, 0, 3)
+    assert rounds_of_pieces([1, 3, 1, 2], [1, 0, 1, 1]) == (2, 0, 3)
+    assert rounds_of_pieces([1, 3, 5], [1, 0, 1, 1]) is None  # two came together
+    assert rounds_of_pieces([4, 1, 4], [1, 0, 1, 1]) is None  # the prefill's with the first
+    assert rounds_of_pieces([1, 3, 3, 1], [1, 0, 1, 1]) is None
+    assert rounds_of_pieces([1, 3, 1, 4], [1, 1, 1, 0]) is None  # more came than was accepted
+    assert rounds_of_pieces([1], []) is None
+    assert rounds_of_pieces([], []) is None
 
 
 def test_acceptance_is_conditional_and_unconditional_by_position():

@@ -53,6 +53,28 @@ def test_a_prompt_in_pieces_is_chunked_and_a_step_of_one_token_is_plain_decode()
     assert stages[Stage.DECODE].tolist() == [False] * 4 + [True]
 
 
+def test_a_cached_beginning_has_the_states_of_the_requests_that_computed_it():
+    """As a prefix cache gives it: of `b` the first two tokens, of `c` four, two of them computed by `b`."""
+    steps = [
+        step("a", 0, [1, 2, 3], 1.0),
+        step("b", 2, [5, 6, 7], 2.0),
+        step("c", 4, [8, 9], 3.0),
+        step("d", 4, [8, 1], 4.0),  # its beginning was computed before anything was written down
+    ]
+    texts = [[1, 2, 5, 6, 8, 9, 0], [1, 2, 5, 6, 7, 0], [1, 2, 3, 0], [9, 9, 9, 9, 8, 1, 0]]
+    c, b, a, d = assemble(steps, texts)
+    assert a is not None
+    assert b is not None
+    assert c is not None
+    assert d is None
+    assert c.tokens.tolist() == [1, 2, 5, 6, 8, 9]
+    assert c.aux[0, :, 0].tolist() == pytest.approx([1.0, 1.1, 2.0, 2.1, 3.0, 3.1])
+    assert b.aux[0, :, 0].tolist() == pytest.approx([1.0, 1.1, 2.0, 2.1, 2.2])
+    stages = c.stages(prompt=6)
+    assert stages[Stage.CHUNKED].all()
+    assert a.stages(prompt=3)[Stage.PREFILL].all()
+
+
 def test_steps_are_read_in_the_order_in_which_they_were_taken(tmp_path):
     for number, names in ((10, ["b"]), (2, ["a", "b"])):
         counts = [2] * len(names)
@@ -69,15 +91,19 @@ def test_steps_are_read_in_the_order_in_which_they_were_taken(tmp_path):
         list(read_steps(tmp_path))
 
 
-def test_the_plug_in_is_found_as_plug_ins_are_and_keeps_what_was_set(tmp_path):
-    given = {"PYTHONPATH": "/elsewhere", "VLLM_PLUGINS": "theirs"}
-    env = install_plugin(tmp_path, given, tmp_path / "steps")
+@pytest.mark.parametrize(
+    ("engine", "group", "allowed"),
+    [("vllm", "vllm.general_plugins", "VLLM_PLUGINS"), ("sglang", "sglang.srt.plugins", "SGLANG_PLUGINS")],
+)
+def test_the_plug_in_is_found_as_plug_ins_are_and_keeps_what_was_set(tmp_path, engine, group, allowed):
+    given = {"PYTHONPATH": "/elsewhere", allowed: "theirs"}
+    env = install_plugin(tmp_path, given, tmp_path / "steps", engine)
     assert env["PYTHONPATH"] == f"{tmp_path}:/elsewhere"
-    assert env["VLLM_PLUGINS"] == "theirs,shakedown_tap"
-    assert "VLLM_PLUGINS" not in install_plugin(made(tmp_path / "other"), {}, tmp_path)
+    assert env[allowed] == "theirs,shakedown_tap"
+    assert allowed not in install_plugin(made(tmp_path / "other"), {}, tmp_path, engine)
     code = (
         "from importlib.metadata import entry_points\n"
-        "print([each.value for each in entry_points(group='vllm.general_plugins')])"
+        f"print([each.value for each in entry_points(group='{group}')])"
     )
     done = subprocess.run(
         [sys.executable, "-c", code],
@@ -139,7 +165,7 @@ def test_both_of_vllms_runners_are_tapped_alike(tmp_path):
             (tmp_path / folder / "__init__.py").touch()
         file.write_text(code)
     steps = made(tmp_path / "steps")
-    env = install_plugin(made(tmp_path / "plugin"), {"PYTHONPATH": str(tmp_path)}, steps)
+    env = install_plugin(made(tmp_path / "plugin"), {"PYTHONPATH": str(tmp_path)}, steps, "vllm")
     subprocess.run([sys.executable, "-c", STEP], env={**os.environ, **env}, check=True)
     seen = list(read_steps(steps))
     assert [each.request for each in seen] == ["a", "b"] * 2

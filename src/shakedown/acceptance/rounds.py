@@ -61,6 +61,21 @@ class Placed:
     accepted: int
 
 
+def rounds_of_pieces(pieces: Sequence[int], histogram: Sequence[int]) -> tuple[int, ...] | None:
+    """Drafts accepted in each round of a streamed answer, `pieces` being the tokens that came at a time.
+
+    The first piece is the token of the prefill, each other one a round, unless some came together: None then.
+    The limit of tokens cuts the last piece; the histogram, which counts every round whole, says what it was.
+    """
+    if len(pieces) != sum(histogram) + 1 or pieces[0] != 1:
+        return None
+    whole = [piece - 1 for piece in pieces[1:-1]]
+    left = [count - whole.count(accepted) for accepted, count in enumerate(histogram)]
+    if min(left, default=0) < 0 or sum(left) != 1 or left.index(1) < pieces[-1] - 1:
+        return None
+    return (*whole, left.index(1))
+
+
 def place_rounds(accepted: Sequence[int], generated: int) -> tuple[Placed, ...] | None:
     """Where each round of a request began; None where steps without a round lie between them.
 

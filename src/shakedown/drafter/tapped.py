@@ -18,13 +18,32 @@ import torch
 from shakedown.drafter.rungs import Ladder
 from shakedown.errors import DataProblem
 
-PLUGIN, GROUP = "shakedown_tap", "vllm.general_plugins"
+PLUGIN = "shakedown_tap"
+MISSING = -1  # the token of a place that no step of the request computed
 # what torch raises for a file that it did not write, and what its own have not
 UNREADABLE = (OSError, EOFError, LookupError, RuntimeError, TypeError, ValueError, pickle.UnpicklingError)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plugged:
+    """How an engine finds plug-ins: `group` of entry points, and the variable that names those allowed."""
+
+    module: str
+    group: str
+    allowed: str
+
+
+PLUGGED = {
+    "vllm": Plugged(module="vllm_tap.py", group="vllm.general_plugins", allowed="VLLM_PLUGINS"),
+    "sglang": Plugged(module="sglang_tap.py", group="sglang.srt.plugins", allowed="SGLANG_PLUGINS"),
+}
+
+
 class Stage(StrEnum):
-    """How a token's states were computed. A step of several new tokens verifies drafts."""
+    """How a token's states were computed. A step of several new tokens verifies drafts.
+
+    A prompt whose beginning came from the prefix cache was computed in pieces, too.
+    """
 
     PREFILL = "prefill"
     CHUNKED = "chunked prefill"
@@ -67,18 +86,20 @@ class Tapped:
         }
 
 
-def install_plugin(folder: Path, environment: Mapping[str, str], steps: Path) -> dict[str, str]:
-    """Writes the plug-in to `folder`, as vLLM finds plug-ins, and gives the variables that switch it on."""
-    module = (resources.files("shakedown.drafter.inside") / "vllm_tap.py").read_text()
+def install_plugin(folder: Path, environment: Mapping[str, str], steps: Path, engine: str) -> dict[str, str]:
+    """Writes the plug-in to `folder`, as the engine finds them, and gives the variables that switch it on."""
+    plugged = PLUGGED[engine]
+    module = (resources.files("shakedown.drafter.inside") / plugged.module).read_text()
     (folder / f"{PLUGIN}.py").write_text(module)
     about = folder / f"{PLUGIN}-1.dist-info"
     about.mkdir()
     (about / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {PLUGIN}\nVersion: 1\n")
-    (about / "entry_points.txt").write_text(f"[{GROUP}]\n{PLUGIN} = {PLUGIN}:register\n")
+    (about / "entry_points.txt").write_text(f"[{plugged.group}]\n{PLUGIN} = {PLUGIN}:register\n")
     before = environment.get("PYTHONPATH")
     added = {"PYTHONPATH": f"{folder}:{before}" if before else str(folder), "SHAKEDOWN_TAP": str(steps)}
-    if environment.get("VLLM_PLUGINS") is not None:
-        added["VLLM_PLUGINS"] = f"{environment['VLLM_PLUGINS']},{PLUGIN}".strip(",")
+    allowed = environment.get(plugged.allowed)
+    if allowed is not None:
+        added[plugged.allowed] = f"{allowed},{PLUGIN}".strip(",")
     return added
 
 
@@ -110,17 +131,42 @@ def assemble(steps: Sequence[Step], texts: Sequence[Sequence[int]]) -> list[Tapp
     built = [put_together(of_one) for of_one in requests.values()]
     found: list[Tapped | None] = []
     for text in texts:
-        wanted = torch.tensor(text[:-1])
-        fitting = [each for each in built if len(each.tokens) >= len(wanted)]
-        same = [each for each in fitting if torch.equal(each.tokens[: len(wanted)].long(), wanted)]
-        found.append(cut(same[-1], len(wanted)) if same else None)
+        wanted = torch.tensor(text[:-1], dtype=torch.int32)
+        of_text = [each for each in built if begin_of(each) < agreed(each, wanted) == len(wanted)]
+        found.append(filled(cut(of_text[-1], len(wanted)), wanted, built) if of_text else None)
     return found
+
+
+def begin_of(found: Tapped) -> int:
+    """Where what its steps computed begins: after what the prefix cache gave."""
+    return int((found.tokens != MISSING).int().argmax())
+
+
+def agreed(found: Tapped, wanted: torch.Tensor) -> int:
+    """Up to where its tokens are the wanted ones, whatever a cached beginning held."""
+    begin, length = begin_of(found), min(len(found.tokens), len(wanted))
+    differing = (found.tokens[begin:length] != wanted[begin:length]).nonzero()
+    return begin + int(differing[0]) if len(differing) else length
+
+
+def filled(found: Tapped, wanted: torch.Tensor, others: Sequence[Tapped]) -> Tapped | None:
+    """With the states of its cached beginning, from the requests that computed it; None where none did."""
+    missing, reached = begin_of(found), 0
+    tokens, aux, width, first = (x.clone() for x in (found.tokens, found.aux, found.width, found.first))
+    for other in others:
+        begin, end = begin_of(other), min(agreed(other, wanted), missing)
+        if begin > reached or end <= begin:
+            continue
+        tokens[begin:end], aux[:, begin:end] = other.tokens[begin:end], other.aux[:, begin:end]
+        width[begin:end], first[begin:end] = other.width[begin:end], other.first[begin:end]
+        reached = max(reached, end)
+    return Tapped(tokens=tokens, aux=aux, width=width, first=first) if reached >= missing else None
 
 
 def put_together(steps: Sequence[Step]) -> Tapped:
     length = max(int(step.positions.max()) for step in steps) + 1
     slots, _, hidden = steps[0].aux.shape
-    tokens = torch.full((length,), -1, dtype=torch.int32)
+    tokens = torch.full((length,), MISSING, dtype=torch.int32)
     aux = torch.full((slots, length, hidden), torch.nan, dtype=steps[0].aux.dtype)
     width, first = torch.zeros(length, dtype=torch.int64), torch.zeros(length, dtype=torch.int64)
     for step in steps:

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from shakedown.acceptance.replay import Standing
 from shakedown.acceptance.verdict import Shown
+from shakedown.drafter.tapped import PLUGGED
 from shakedown.errors import DataProblem, EnvironmentProblem, UsageError
 from shakedown.jobs.accept_expect import (
     ReferenceDrafter,
@@ -62,7 +63,7 @@ def expected_of(
         shown = replace(shown, elsewhere=elsewhere, other_template=template)
     if not request.states and comparison.standing in (Standing.EQUAL, Standing.UNDECIDED):
         return shown, None
-    if reading.command.engine.name != "vllm" or reading.command.container is not None:
+    if contender.engine not in PLUGGED or reading.command.container is not None:
         return shown, None
     try:
         seen = see_states(launch, contender, reference, plan, talk)

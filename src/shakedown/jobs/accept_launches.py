@@ -30,6 +30,7 @@ class Contender:
     speculation: Speculation | None
     lookup: tuple[int, int] | None = None  # the shortest and longest match of prompt lookup
     topk: int = 1
+    engine: str = "vllm"
 
     @property
     def drafts(self) -> int:
@@ -52,7 +53,8 @@ def contenders(
             "give the command its speculative flags, or accept --drafter DIR",
         )
     bare = stripped(command)
-    plain = Contender(name="plain", launch=bare, speculation=None)
+    engine = command.engine.name
+    plain = Contender(name="plain", launch=bare, speculation=None, engine=engine)
     if not drafters:
         assert told is not None
         k = told.tokens or default_drafts(command)
@@ -64,6 +66,7 @@ def contenders(
                 speculation=replace(told, tokens=k),
                 lookup=lookup_of(command, told),
                 topk=topk_of(command),
+                engine=engine,
             ),
         )
     k = drafts or (told.tokens if told else None) or 3
@@ -123,7 +126,7 @@ def with_drafter(
         added += ["--speculative-num-steps", str(drafts), "--speculative-eagle-topk", "1"]
         added += ["--speculative-num-draft-tokens", str(drafts + 1)]
     launch = replace(bare, argv=(*bare.argv, *added))
-    return Contender(name=folder.name, launch=launch, speculation=speculation)
+    return Contender(name=folder.name, launch=launch, speculation=speculation, engine=command.engine.name)
 
 
 def default_drafts(command: Command) -> int:

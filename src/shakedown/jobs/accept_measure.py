@@ -14,7 +14,15 @@ from dataclasses import dataclass, field, replace
 from statistics import fmean, median, stdev
 
 from shakedown.acceptance.pace import Effort
-from shakedown.acceptance.rounds import Acceptance, Source, Tally, acceptance_of, place_rounds, whole_rounds
+from shakedown.acceptance.rounds import (
+    Acceptance,
+    Source,
+    Tally,
+    acceptance_of,
+    place_rounds,
+    rounds_of_pieces,
+    whole_rounds,
+)
 from shakedown.errors import EnvironmentProblem
 from shakedown.jobs.accept_questions import Question
 from shakedown.jobs.result import Talk
@@ -93,8 +101,11 @@ def measure_server(
     Raises EnvironmentProblem where the server dies, or answers no question at all.
     """
     plan = replace(plan, salt=uuid.uuid4().hex)
+    hello = Question(kind="", text="Say hello.")
+    if plan.questions[-1].prompt is not None:  # asked in tokens, a server would refuse mere text
+        hello = plan.questions[-1]
     for _ in range(WARM_UP):
-        refuse_dead(target, [ask(target, Question(kind="", text="Say hello."), plan)], 0)
+        refuse_dead(target, [ask(target, hello, plan)], 0)
     before = read_counters(target)
     blocks: list[list[Answered]] = []
     began_s = time.monotonic()
@@ -156,6 +167,9 @@ def ask(target: Target, question: Question, plan: Plan) -> Generated:
 
 def answered(question: Question, generated: Generated, plan: Plan, counters: Tally | None) -> Answered:
     every = counters
+    if generated.rounds is None and generated.histogram is not None:
+        pieces = [number for _, number in generated.arrivals]
+        generated = replace(generated, rounds=rounds_of_pieces(pieces, generated.histogram))
     if generated.rounds is not None:
         every = Tally.of_rounds(generated.rounds, plan.drafts)
     elif generated.histogram is not None:

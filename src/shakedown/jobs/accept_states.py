@@ -68,7 +68,8 @@ def see_states(
         plugin, steps = Path(place) / "plugin", Path(place) / "steps"
         plugin.mkdir()
         steps.mkdir()
-        env = {**contender.launch.env, **install_plugin(plugin, contender.launch.env, steps)}
+        added = install_plugin(plugin, contender.launch.env, steps, contender.engine)
+        env = {**contender.launch.env, **added}
         own = replace(launch, launch=replace(contender.launch, env=env))
         number = min(SEQUENCES, len(plan.questions))
         measured = while_serving(
