@@ -273,6 +273,23 @@ def test_what_a_compiler_has_made_and_waits_for_the_gpu_spins():
     assert any("natively 0x7ff9c85ac104 (libcuda" in seen.text for seen in assessment.judgement.evidence)
 
 
+@pytest.mark.parametrize(
+    "leaf",
+    ["poll libc.so.6:0", "0x7ff9c85ac104 libcuda.so.580.159.04:0"],
+    ids=["for requests", "for the GPU"],
+)
+def test_a_scheduler_that_looks_for_its_next_batch_is_idle_unless_the_gpu_holds_it(leaf):
+    places = ("get_next_batch_to_run sglang/srt/managers/scheduler.py:2710", *LOOP)
+    host = Script(
+        burning,
+        stacks=lambda t, pid: stack(pid, *places),
+        native=lambda t, pid: stack(pid, leaf, *places),
+        seconds=200,
+    )
+    judgement = run_until(host, watch(host, engine=SGLANG), 150).judgement
+    assert judgement.wait is (Wait.SPINNING if "libcuda" in leaf else Wait.WAITING)
+
+
 def test_who_tunes_kernels_waits_for_the_gpu_and_is_not_hung():
     places = ("synchronize torch/cuda/__init__.py:1", "choose_one flashinfer/autotuner.py:400")
 

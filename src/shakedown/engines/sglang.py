@@ -166,7 +166,7 @@ SGLANG = Engine(
     waits_for_child=_WAITS + shared.WAITS_FOR_CHILD,
     # Idle, the loop publishes its load and checks itself: a new stack at every look for as long as it lives.
     event_loops=("Scheduler.event_loop_",),
-    loop_work=("run_batch (", "process_batch_result (", "process_input_requests ("),
+    loop_work=("run_batch (", "process_batch_result (", "process_input_requests (", "synchronize (torch/"),
     waiting_phrases=(
         r"there are other ranks that didn't finish loading",
         r"Waiting for application startup",

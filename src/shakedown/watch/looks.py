@@ -13,6 +13,7 @@ from shakedown.watch.stacks import (
     awake_threads,
     compiles,
     idles,
+    is_in_driver,
     is_tracker,
     main_frames,
     meets_ranks,
@@ -40,6 +41,7 @@ class Traits:
     awake: int = 0  # with a thread that ran or wanted to
     natives: int = 0
     spun: int = 0  # in which all that is at work spins
+    held: int = 0  # in which one of them is in the GPU's driver
     native: tuple[Frame, ...] = ()  # of the latest
 
     @property
@@ -51,6 +53,11 @@ class Traits:
     def spins(self) -> bool:
         """In half of the looks: a kernel of many threads is in a barrier now and then, and moves on."""
         return 2 * self.spun >= self.natives if self.natives else spins(self.frames)
+
+    @property
+    def is_idle(self) -> bool:
+        """A loop that polls for requests does not wait for the GPU, look after look."""
+        return self.idles and not (self.natives and 4 * self.held >= self.natives)
 
     @property
     def computes(self) -> bool:
@@ -95,6 +102,7 @@ class Looks:
             awake=before.awake + bool(awake),
             natives=before.natives,
             spun=before.spun,
+            held=before.held,
             native=before.native,
         )
         return any(new) and not (is_tracker(frames) or self._traits[pid].idles)
@@ -108,6 +116,7 @@ class Looks:
             traits,
             natives=traits.natives + 1,
             spun=traits.spun + spun,
+            held=traits.held + any(is_in_driver(frames) for frames in working.values()),
             native=next(iter(working.values())),
         )
 
@@ -115,7 +124,7 @@ class Looks:
         """Something moved. `keep`: it was only a stack, so where everybody stands is still known."""
         if keep:
             for pid, traits in self._traits.items():
-                self._traits[pid] = replace(traits, looks=0, awake=0, natives=0, spun=0, native=())
+                self._traits[pid] = replace(traits, looks=0, awake=0, natives=0, spun=0, held=0, native=())
         else:
             self._traits.clear()
             self._memory.forget(at_s)

@@ -211,8 +211,8 @@ class Readings:
             cpu_share=memory.cpu_share(),
             frames=seen.frames,
             tracker=seen.tracker or _looks_like_tracker(sample),
-            idle=seen.idles,
-            waits=seen.waits or seen.idles or sample.wchan == "do_wait",  # for a child, as a shell does
+            idle=seen.is_idle,
+            waits=seen.waits or seen.is_idle or sample.wchan == "do_wait",  # for a child, as a shell does
             meets=seen.meets,
             computes=seen.computes,
             spins=seen.spins,

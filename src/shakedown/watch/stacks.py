@@ -140,13 +140,18 @@ def tunes(frames: tuple[Frame, ...]) -> bool:
 
 
 def spins(frames: tuple[Frame, ...]) -> bool:
-    """Whether the native leaf is a known wait that keeps a core busy, or the driver waiting for the GPU.
+    """Whether the native leaf is a known wait that keeps a core busy, or the driver waiting for the GPU."""
+    return any_in(frames[:LEAF_FRAMES], _SPINS) or is_in_driver(frames)
 
-    The driver's own functions have no names: behind an endless kernel a launch never returns from it. What
-    it compiles stands in a library of its own (libnvidia-ptxjitcompiler).
+
+def is_in_driver(frames: tuple[Frame, ...]) -> bool:
+    """Whether the native leaf is the GPU's driver: behind an endless kernel a launch never returns from it.
+
+    Its own functions have no names. What it compiles stands in a library of its own
+    (libnvidia-ptxjitcompiler).
     """
     asking = tuple(dropwhile(lambda frame: any_in((frame,), _TURNS), frames))
-    return any_in(frames[:LEAF_FRAMES], _SPINS) or (bool(asking) and asking[0].file.startswith(_DRIVER))
+    return bool(asking) and asking[0].file.startswith(_DRIVER)
 
 
 def phase_of(spelled: tuple[str, ...], engine: Engine) -> Phase | None:
