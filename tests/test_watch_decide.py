@@ -37,6 +37,7 @@ views = st.builds(
     frames=frames,
     tracker=st.booleans(),
     waits=st.booleans(),
+    meets=st.booleans(),
     computes=st.booleans(),
     spins=st.booleans(),
     gpu_busy=st.booleans(),

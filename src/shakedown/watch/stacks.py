@@ -22,8 +22,9 @@ _PLUMBING = (
 _TRACKERS = ("multiprocessing/resource_tracker.py", "multiprocessing/forkserver.py", "compile_worker/")
 # A front end's event loop and a parent that joins wait for others by their nature.
 _IDLE = (
-    "serve (uvicorn/server.py", "run_forever (asyncio/", "Runner.run (asyncio/", "wait (subprocess.py",
-    "join (multiprocessing/process.py", "poll (multiprocessing/popen_",
+    "serve (uvicorn/server.py", "serve_forever (socketserver.py", "run_forever (asyncio/",
+    "Runner.run (asyncio/", "wait (subprocess.py", "join (multiprocessing/process.py",
+    "poll (multiprocessing/popen_",
 )  # fmt: skip
 # One call in here may keep a core busy for half an hour without a sign. What is compiled in these packages
 # runs under their frames, too: whoever waits for the GPU there does not compile.
