@@ -21,7 +21,7 @@ from shakedown.jobs.accept_expect import ReferenceDrafter, expect_drafter, reque
 from shakedown.jobs.accept_launches import ROUND_METRICS, contenders
 from shakedown.jobs.accept_measure import Measurement, Plan, measure_server
 from shakedown.jobs.accept_questions import Question, in_token_ids
-from shakedown.jobs.accept_states import StatesSeen, see_states
+from shakedown.jobs.accept_states import Serve, StatesSeen, see_states
 from shakedown.jobs.reading import read_request
 from shakedown.jobs.request import LaunchRequest
 from shakedown.jobs.serving import while_serving
@@ -80,6 +80,7 @@ def look(
     env: Mapping[str, str] | None = None,
     drafts: int = 3,
     tokens: int = 40,
+    serve: Serve = while_serving,
 ) -> Looked:
     """`argv` is the plain server; `env` comes on top of this process's own."""
     launch = Launch(argv=tuple(argv), env={**os.environ, **(env or {})}, cwd=folder)
@@ -91,7 +92,7 @@ def look(
         questions = in_token_ids(questions, model)
     plan = plan_of(questions, tokens, drafts)
     reference = ReferenceDrafter.load(drafter, model)
-    seen = see_states(request, contender, reference, plan, talk)
+    seen = see_states(request, contender, reference, plan, talk, serve=serve)
     documents = reference.states(requests_of(seen.answers))
     acceptance = acceptance_of([each.tally for each in seen.answers if each.tally is not None])
     shown = Shown(

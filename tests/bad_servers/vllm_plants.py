@@ -20,12 +20,18 @@ def register() -> None:
 
 def ids_shifted(by: int) -> Callable[[], None]:
     def plant() -> None:
-        from vllm.model_executor.models.llama import LlamaForCausalLM as Target
+        from vllm.model_executor.models.deepseek_v2 import DeepseekV2ForCausalLM
+        from vllm.model_executor.models.llama import LlamaForCausalLM
 
-        plain = Target.set_aux_hidden_state_layers
-        Target.set_aux_hidden_state_layers = lambda self, layers: plain(self, tuple(k + by for k in layers))
+        for target in (LlamaForCausalLM, DeepseekV2ForCausalLM):
+            plain = target.set_aux_hidden_state_layers
+            target.set_aux_hidden_state_layers = shifted(plain, by)
 
     return plant
+
+
+def shifted(plain: Callable, by: int) -> Callable:
+    return lambda self, layers: plain(self, tuple(k + by for k in layers))
 
 
 def without_residual() -> None:

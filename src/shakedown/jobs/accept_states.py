@@ -6,7 +6,7 @@ It measures no speed: what writes states down is slower.
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -31,11 +31,13 @@ from shakedown.jobs.accept_expect import (
     told_tokens,
 )
 from shakedown.jobs.accept_launches import Contender
-from shakedown.jobs.accept_measure import Answered, Plan, measure_server
+from shakedown.jobs.accept_measure import Answered, Measurement, Plan, measure_server
 from shakedown.jobs.request import LaunchRequest
 from shakedown.jobs.result import Talk
 from shakedown.jobs.serving import while_serving
+from shakedown.probe import Target
 
+Serve = Callable[[LaunchRequest, Talk, Callable[[Target], Measurement]], Measurement]
 SEQUENCES = 24  # texts whose states are compared
 FEWEST_TOKENS = 24  # of a stage, below which nothing is said of it
 
@@ -61,8 +63,13 @@ def see_states(
     reference: ReferenceDrafter,
     plan: Plan,
     talk: Talk,
+    *,
+    serve: Serve = while_serving,
 ) -> StatesSeen:
-    """Launches the contender once more with the plug-in. Raises EnvironmentProblem where it shows nothing."""
+    """Launches the contender once more with the plug-in. Raises EnvironmentProblem where it shows nothing.
+
+    `serve` launches it, and hands what `work` returns through.
+    """
     talk.say(f"accept: the states that {contender.name} is handed")
     with tempfile.TemporaryDirectory(prefix="shakedown-tap-") as place:
         plugin, steps = Path(place) / "plugin", Path(place) / "steps"
@@ -72,7 +79,7 @@ def see_states(
         env = {**contender.launch.env, **added}
         own = replace(launch, launch=replace(contender.launch, env=env))
         number = min(SEQUENCES, len(plan.questions))
-        measured = while_serving(
+        measured = serve(
             own,
             talk,
             lambda target: measure_server(target, plan, concurrency=1, number=number, talk=talk),
