@@ -73,15 +73,26 @@ SHAPE = {
     "qk_nope_head_dim": 128,
     "v_head_dim": 128,
 }
-# Which transformers takes for granted, and engines do not.
-PUBLISHED = {"scoring_func": "sigmoid", "topk_method": "noaux_tc", "num_nextn_predict_layers": 0}
+# What transformers takes for granted, and engines do not.
+PUBLISHED = {
+    "scoring_func": "sigmoid",
+    "topk_method": "noaux_tc",
+    "moe_router_dtype": "float32",
+    "num_nextn_predict_layers": 0,
+    "rope_theta": 10000.0,
+}
 
 
 def make_target(folder: Path, tokenizer: Path) -> None:
     torch.manual_seed(7)
     vocab = int(json.loads((tokenizer / "config.json").read_text())["vocab_size"])
     config = transformers.DeepseekV3Config(vocab_size=vocab, **SHAPE)
-    transformers.DeepseekV3ForCausalLM(config).to(torch.bfloat16).save_pretrained(folder)
+    model = transformers.DeepseekV3ForCausalLM(config)
+    for layer in model.model.layers[SHAPE["first_k_dense_replace"] :]:
+        # So close do a random router's scores lie that rounding would choose the experts: now it does not.
+        bias = torch.randperm(SHAPE["n_routed_experts"]) / 2
+        layer.mlp.gate.e_score_correction_bias.copy_(bias)
+    model.to(torch.bfloat16).save_pretrained(folder)
     written = json.loads((folder / "config.json").read_text())
     (folder / "config.json").write_text(json.dumps({**written, **PUBLISHED}, indent=1))
     for file in tokenizer.glob("*"):
