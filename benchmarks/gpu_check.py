@@ -1,12 +1,13 @@
 """`check`, the base ladder and the price of stand-ins with real engines on a GPU host.
 
     python benchmarks/gpu_check.py --model FOLDER --head FOLDER [--sglang FILE] [--vllm FILE]
-        [--parts check,ladder,costs] [--seconds S] [--cpu]
+        [--parts check,ladder,costs] [--seconds S] [--out FILE] [--keep FOLDER] [--cpu]
 
 check: `shakedown check --json` of each engine's launch with EAGLE-3, then again with a library on its path
 that has code for sm_120 only. ladder: every rung that is a script, as `isolate` runs it, both engines side
 by side, over as many ranks as there are GPUs (two at most). costs: launches of SGLang as given and as
-stand-ins, four at once. Rows go to results/gpu_check.json as they come. `--cpu` tries it without a GPU.
+stand-ins, four at once. Rows go to results/gpu_check.json (or --out) as they come; --keep is where logs are
+put. `--cpu` tries it without a GPU.
 """
 
 from __future__ import annotations
@@ -27,7 +28,17 @@ from pathlib import Path
 from typing import Any
 
 from fault_rows import filled
-from gpu_isolate import EAGLE3, NOT_OURS, ON_CPU, ON_GPU, TRITON, VARIABLES, VLLM_ON_GPU, gpu_count
+from gpu_isolate import (
+    EAGLE3,
+    NOT_OURS,
+    ON_CPU,
+    ON_GPU,
+    TRITON,
+    VARIABLES,
+    VLLM_ON_GPU,
+    gpu_count,
+    keep_files,
+)
 from gpu_plants import hollow_model, planted_library, write_host
 from isolate_engines import versions
 
@@ -150,7 +161,6 @@ def oracle_of(
 ) -> tuple[TrialOracle, frozenset[str]]:
     """The oracle of a search of this launch, opened as `isolate` opens it, and the names of its factors."""
     folder = work / task.name
-    folder.mkdir(exist_ok=True)
     launch = Launch(argv=task.words(given), env=task.env(given, work), cwd=folder)
     request = LaunchRequest(launch=launch, ledger=ledger.path)
     talk = Talk()
@@ -164,7 +174,7 @@ def oracle_of(
 
 def steps(task: Task, given: argparse.Namespace, work: Path) -> Iterator[dict[str, Any]]:
     """The rungs of a ladder, each in turn, or the one launch of a cost."""
-    with Ledger.open(work / f"{task.name}.db") as ledger, closing(LocalHost()) as machine:
+    with Ledger.open(work / task.name / "ledger.db") as ledger, closing(LocalHost()) as machine:
         oracle, everything = oracle_of(task, given, work, ledger, machine)
         if task.kind == "cost":
             experiment = Experiment(
@@ -205,7 +215,8 @@ def follow(
     for name in ("model", "head", "sglang", "vllm"):
         told += [f"--{name}", str(vars(given)[name])]
     told += ["--parts", given.parts, *(["--cpu"] if given.cpu else [])]
-    with (work / f"{task.name}.err").open("w") as err:
+    (work / task.name).mkdir(exist_ok=True)
+    with (work / task.name / "err").open("w") as err:
         process = subprocess.Popen(
             [sys.executable, *told], stdout=subprocess.PIPE, stderr=err, text=True, stdin=subprocess.DEVNULL
         )
@@ -218,7 +229,7 @@ def follow(
             keep(task.name, json.loads(line))
     code = process.wait()
     timer.cancel()
-    last = (work / f"{task.name}.err").read_text().strip().splitlines()[-1:] if code else []
+    last = (work / task.name / "err").read_text().strip().splitlines()[-1:] if code else []
     keep(
         task.name,
         {"name": "all", "seconds": round(time.monotonic() - began_s, 1), "code": code, "said": last},
@@ -268,10 +279,13 @@ def main() -> None:
     parser.add_argument("--vllm", type=Path, default=Path(sys.executable), help="a Python that has vLLM")
     parser.add_argument("--parts", default="check,ladder,costs")
     parser.add_argument("--seconds", type=float, default=420.0, help="then what still runs is ended")
+    parser.add_argument("--out", type=Path, default=RESULTS)
+    parser.add_argument("--keep", type=Path, metavar="FOLDER")
     parser.add_argument("--cpu", action="store_true")
     parser.add_argument("--step", help=argparse.SUPPRESS)
     parser.add_argument("--work", type=Path, help=argparse.SUPPRESS)
     given = parser.parse_args()
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     if given.step:
         task = next(task for task in tasks_of(given, given.work) if task.name == given.step)
         for row in steps(task, given, given.work):
@@ -286,9 +300,9 @@ def main() -> None:
             found.setdefault(name, []).append(row)
             print(json.dumps({name: row}), file=sys.stderr, flush=True)
             if not given.cpu:
-                known = json.loads(RESULTS.read_text())["rows"] if RESULTS.is_file() else {}
+                known = json.loads(given.out.read_text())["rows"] if given.out.is_file() else {}
                 text = json.dumps({**about, "rows": {**known, **found}}, indent=1, ensure_ascii=False)
-                RESULTS.write_text(text + "\n")
+                given.out.write_text(text + "\n")
 
     with tempfile.TemporaryDirectory(prefix="gpu-check-", ignore_cleanup_errors=True) as place:
         work = Path(place)
@@ -297,6 +311,8 @@ def main() -> None:
         if "costs" in given.parts and not given.cpu:
             hollow_model(given.model, work / "large")
         run_all(given, work, tasks_of(given, work), keep)
+        if given.keep:
+            keep_files(work, given.keep)
     show(found)
 
 

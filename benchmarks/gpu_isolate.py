@@ -1,12 +1,12 @@
 """Real engines on GPUs with a planted cause each: is it named, proven, and what does a launch cost?
 
     python benchmarks/gpu_isolate.py --model FOLDER --head FOLDER [--sglang FILE] [--vllm FILE]
-        [--seconds S] [--only ID,ID] [--cpu]
+        [--seconds S] [--only ID,ID] [--out FILE] [--keep FOLDER] [--cpu]
 
 All searches run side by side, each as a user would start it: `shakedown isolate --json -- …`, SGLang and
 vLLM with EAGLE-3 (--head) on one GPU, SGLang with tensor parallel 2 on two. Each server is shown a slice of
-its GPU. Rows go to results/gpu_isolate.json as they come; a search that is out of time is a row, too.
-`--cpu` tries the harness with the CPU engines.
+its GPU. Rows go to results/gpu_isolate.json (or --out) as they come; a search that is out of time is a row,
+too. --keep: where each search's report, talk and logs are put. `--cpu` tries the harness with CPU engines.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -41,6 +41,7 @@ NOT_OURS = (*OWN_VARIABLES, "CUDA_VISIBLE", "TRITON_", "FLASHINFER_", "PYTORCH_"
 FIRST_PORT, PORTS_EACH = 11000, 950  # SGLang takes others up to 1000 above its own, and one 10,000 above
 READING_S = 15.0  # before its first launch a search reads its engine's flags: outside of its own deadline
 ENDING_S = 45.0  # for what runs when the time is over: its launch is ended gently, its report written
+KEPT, KEPT_BYTES = ("err", "out.json", "report.md", "launch.log"), 400_000
 COLUMNS = "{:14} {:26} {:8} {:6} {:7} {:>8} {:>6} {:>8}  {}"
 
 BARE = (
@@ -313,10 +314,6 @@ class Search:
         return {**found, "gpus": self.row.gpus, "ended": document.get("ended"), "note": document.get("note")}
 
 
-def read_results() -> dict[str, Any]:
-    return json.loads(RESULTS.read_text()) if RESULTS.is_file() else {"rows": {}}
-
-
 def show(rows: Mapping[str, dict[str, Any]]) -> None:
     print(COLUMNS.format("row", "planted", "verdict", "exact", "proven", "launches", "s", "s each", "named"))
     for name, row in rows.items():
@@ -354,6 +351,15 @@ def chosen(given: argparse.Namespace) -> list[Row]:
     return left
 
 
+def prepared(rows: list[Row], work: Path, given: argparse.Namespace) -> Iterator[Search]:
+    """The searches whose drafters and models can be made: one that cannot takes no other with it."""
+    for number, row in enumerate(rows):
+        try:
+            yield Search(row, number, work, given)
+        except (OSError, ValueError, LookupError) as problem:
+            print(f"{row.id}: left out, it cannot be made: {problem!r}", file=sys.stderr, flush=True)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--model", type=Path, required=True)
@@ -362,6 +368,8 @@ def main() -> None:
     parser.add_argument("--vllm", type=Path, default=Path(sys.executable), help="a Python that has vLLM")
     parser.add_argument("--seconds", type=float, default=480.0, help="for all searches together")
     parser.add_argument("--only", metavar="ID[,ID]")
+    parser.add_argument("--out", type=Path, default=RESULTS)
+    parser.add_argument("--keep", type=Path, metavar="FOLDER")
     parser.add_argument("--cpu", action="store_true")
     given = parser.parse_args()
     if given.head is None or not (given.head / "config.json").is_file():
@@ -373,15 +381,21 @@ def main() -> None:
     found: dict[str, Any] = {}
 
     def keep(search: Search) -> None:
-        row = search.run(until_s)
+        try:
+            row = search.run(until_s)
+        except (OSError, ValueError, LookupError, TypeError, subprocess.SubprocessError) as problem:
+            print(f"{search.row.id}: the benchmark failed: {problem!r}", file=sys.stderr, flush=True)
+            return
         with lock:
             found[search.row.id] = row
             print(json.dumps({search.row.id: row}), file=sys.stderr, flush=True)
             if not given.cpu:
-                write(found, about)
+                write(given.out, found, about)
+            if given.keep:
+                keep_files(search.folder, given.keep / search.row.id)
 
     with tempfile.TemporaryDirectory(prefix="gpu-isolate-", ignore_cleanup_errors=True) as work:
-        searches = [Search(row, number, Path(work), given) for number, row in enumerate(rows)]
+        searches = list(prepared(rows, Path(work), given))
         threads = [threading.Thread(target=keep, args=(search,)) for search in searches]
         for thread in threads:
             thread.start()
@@ -397,8 +411,17 @@ def main() -> None:
     show(found)
 
 
-def write(found: Mapping[str, Any], about: Mapping[str, Any]) -> None:
-    known = read_results()["rows"]
+def keep_files(folder: Path, to: Path) -> None:
+    """What tells how a search went; long logs by their last part."""
+    to.mkdir(parents=True, exist_ok=True)
+    for file in folder.rglob("*"):
+        if file.name in KEPT and file.is_file() and not file.is_symlink():
+            name = "-".join(file.relative_to(folder).parts)
+            (to / name).write_bytes(file.read_bytes()[-KEPT_BYTES:])
+
+
+def write(out: Path, found: Mapping[str, Any], about: Mapping[str, Any]) -> None:
+    known = json.loads(out.read_text())["rows"] if out.is_file() else {}
     merged = {row.id: {**known, **found}[row.id] for row in ROWS if row.id in {**known, **found}}
     head = {
         "shakedown": __version__,
@@ -406,7 +429,7 @@ def write(found: Mapping[str, Any], about: Mapping[str, Any]) -> None:
         "cores": os.cpu_count(),
         "at": datetime.now(UTC).isoformat(timespec="seconds"),
     }
-    RESULTS.write_text(json.dumps({**head, "rows": merged}, indent=1, ensure_ascii=False) + "\n")
+    out.write_text(json.dumps({**head, "rows": merged}, indent=1, ensure_ascii=False) + "\n")
 
 
 if __name__ == "__main__":

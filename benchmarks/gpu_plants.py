@@ -181,7 +181,10 @@ def write_tensors(file: Path, tensors: dict[str, tuple[str, list[int], bytes]], 
 def copied(folder: Path, to: Path) -> Path:
     """The folder with links to its files; the weights' file is returned, not linked."""
     to.mkdir(parents=True)
-    (weights,) = folder.glob("*.safetensors")
+    files = list(folder.glob("*.safetensors"))
+    if len(files) != 1:
+        raise ValueError(f"{folder} has {len(files)} files of weights, and one is wanted")
+    weights = files[0]
     for entry in folder.iterdir():
         if entry != weights and not entry.is_dir():
             (to / entry.name).symlink_to(entry.resolve())
@@ -201,6 +204,8 @@ def narrow_fc(folder: Path, to: Path) -> Path:
     """A drafter whose `fc` takes two states in place of three."""
     weights = copied(folder, to)
     header, body = read_tensors(weights)
+    if not any(name.endswith("fc.weight") for name in header):
+        raise ValueError(f"{weights} has no fc.weight: no EAGLE-3 drafter")
     metadata = header.pop("__metadata__", None)
     tensors = {}
     for name, entry in header.items():
