@@ -307,7 +307,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="gpu-check-", ignore_cleanup_errors=True) as place:
         work = Path(place)
         write_host(work / "host")
-        write_host(work / "host-large", slice_gib=64)
+        write_host(work / "host-large", slice_gib=96)
         if "costs" in given.parts and not given.cpu:
             hollow_model(given.model, work / "large")
         run_all(given, work, tasks_of(given, work), keep)

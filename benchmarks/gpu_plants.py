@@ -105,17 +105,17 @@ def write_host(folder: Path, plant: str = "", slice_gib: int = SLICE_GIB) -> Pat
 
 
 def hollow_model(folder: Path, to: Path) -> Path:
-    """The same Llama's shape at 23 GB, its weights all noughts in a file that takes no room on the disk:
-    it loads as any file does that the machine has in memory."""
+    """The same Llama at 55 GB, its weights all noughts in a file that takes no room on the disk: it loads as
+    any file does that the machine has in memory."""
     copied(folder, to)
     config = json.loads((folder / "config.json").read_text())
-    wide, inner, heads, groups = 5120, 13824, 40, 8
-    config |= {"hidden_size": wide, "intermediate_size": inner, "num_hidden_layers": 40, "head_dim": 128}
+    wide, inner, heads, groups, layers = 5120, 13824, 40, 8, 100
+    config |= {"hidden_size": wide, "intermediate_size": inner, "num_hidden_layers": layers, "head_dim": 128}
     config |= {"num_attention_heads": heads, "num_key_value_heads": groups, "tie_word_embeddings": True}
     (to / "config.json").unlink()
     (to / "config.json").write_text(json.dumps(config, indent=1))
     shapes = {"model.embed_tokens.weight": [config["vocab_size"], wide], "model.norm.weight": [wide]}
-    for layer in range(40):
+    for layer in range(layers):
         start = f"model.layers.{layer}."
         for name, out, into in (
             *(("self_attn.q_proj", wide, wide), ("self_attn.o_proj", wide, wide)),

@@ -55,7 +55,7 @@ def test_a_model_with_more_heads_answers_alike_and_two_ranks_can_share_it(llama,
 def test_a_hollow_model_takes_no_room_and_has_the_shapes_its_config_says(llama, tmp_path):
     folder = gpu_plants.hollow_model(llama, tmp_path / "hollow")
     file = folder / "model.safetensors"
-    assert file.stat().st_size > 20e9
+    assert file.stat().st_size > 50e9
     assert file.stat().st_blocks * 512 < 1 << 20
     with file.open("rb") as opened:
         header = json.loads(opened.read(int.from_bytes(opened.read(8), "little")))
