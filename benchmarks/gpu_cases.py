@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -90,11 +91,11 @@ CASES = (
     _two(VLLM, "stopped before the first all-reduce", at=At.JOIN, deed=Deed.STOP, within_s=20.0),
     _two(SGLANG, "stopped in capture", at=At.CAPTURE, deed=Deed.STOP, graphs=True, within_s=20.0),
     _two(VLLM, "stopped in capture", at=At.CAPTURE, deed=Deed.STOP, graphs=True, within_s=20.0),
-    _two(SGLANG, "stopped in decode", at=At.DECODE, deed=Deed.STOP, within_s=20.0),
+    _two(SGLANG, "stopped in decode", at=At.DECODE, deed=Deed.STOP, graphs=True, within_s=20.0),
     _two(VLLM, "stopped in decode", at=At.DECODE, deed=Deed.STOP, within_s=20.0),
     _two(SGLANG, "away before the first all-reduce", at=At.JOIN, deed=Deed.ABSENT),
     _two(VLLM, "away before the first all-reduce", at=At.JOIN, deed=Deed.ABSENT),
-    _two(SGLANG, "away in decode", at=At.DECODE, deed=Deed.ABSENT, ras_port=28101),
+    _two(SGLANG, "away in decode", at=At.DECODE, deed=Deed.ABSENT, graphs=True, ras_port=28101),
     _two(VLLM, "away in decode", at=At.DECODE, deed=Deed.ABSENT, ras_port=28102),
 )
 
@@ -107,6 +108,7 @@ STRUCK_TITLE = {SGLANG: "sglang::scheduler", VLLM: "VLLM::EngineCor"}
 def command_of(case: Case, python: str, model: Path, port: int, folder: Path, *, cpu: bool) -> list[str]:
     """The words after `shakedown run --`."""
     env = environment(case, folder, cpu=cpu)
+    env["PATH"] = f"{Path(python).parent}:{os.environ['PATH']}"  # ninja stands beside the interpreter
     flags = _sglang(case, cpu=cpu) if case.engine == SGLANG else _vllm(case, cpu=cpu)
     module = "sglang.launch_server" if case.engine == SGLANG else "vllm.entrypoints.openai.api_server"
     model_flag = "--model-path" if case.engine == SGLANG else "--model"

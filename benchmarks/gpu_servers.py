@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -25,6 +26,8 @@ from typing import Any
 
 from gpu_cases import CASES, SGLANG, VLLM, Case
 from gpu_trial import ENDING_S, Trial
+
+from shakedown.host.stacks import find_spy
 
 RESULTS = Path(__file__).parent / "results" / "gpu_servers.json"
 FIRST_PORT, PORTS = 20100, 700  # SGLang takes a second port some hundreds further
@@ -70,6 +73,18 @@ def chosen(given: argparse.Namespace, gpus: int) -> list[Case]:
     return [case for case in cases if max(case.ranks, case.gpu + 1) <= gpus]
 
 
+def missing(given: argparse.Namespace) -> str:
+    """What would spoil every row, said before anything is started; "" where all is there."""
+    if not (given.model / "config.json").is_file():
+        return f"{given.model} holds no config.json"
+    for python in filter(None, (given.sglang, given.vllm)):
+        if not os.access(python, os.X_OK):
+            return f"{python} is no interpreter"
+    if find_spy() is None:
+        return f"{sys.executable} has no py-spy: pip install py-spy"
+    return ""
+
+
 def gpu_count() -> int:
     try:
         done = subprocess.run(["nvidia-smi", "--list-gpus"], capture_output=True, text=True, timeout=60)
@@ -97,6 +112,8 @@ def main() -> None:
         for case in cases:
             print(f"{case.name:<48} ranks {case.ranks}, gpu {case.gpu}, within {case.within_s:.0f} s")
         sys.exit(0 if given.list else "no case fits: no engine given, none named so, or too few GPUs")
+    if lacking := missing(given):
+        sys.exit(f"cannot begin: {lacking}")
     stop = threading.Event()
 
     def interrupt(number: int, frame: FrameType | None) -> None:
