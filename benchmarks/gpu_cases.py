@@ -19,6 +19,8 @@ ON_GPU = {
     "TORCH_SYMM_MEM_DISABLE_MULTICAST": "1",
     "NVSHMEM_DISABLE_NVLS": "1",
     "HF_HUB_OFFLINE": "1",
+    "OMP_NUM_THREADS": "4",  # many servers share the cores
+    "MAX_JOBS": "8",
 }
 
 
@@ -54,6 +56,11 @@ class Case:
     graphs: bool = False
     dumps: bool = False  # a CUDA core dump may be asked for
     ras_port: int | None = None  # else NCCL's own
+
+    @property
+    def needs_kernels(self) -> bool:
+        """Whether it comes so far that kernels are compiled: on caches that nobody else holds locks of."""
+        return self.at in (At.CAPTURE, At.DECODE)
 
     @property
     def on_cpu(self) -> bool:
@@ -105,9 +112,13 @@ READY = {SGLANG: "The server is fired up and ready to roll", VLLM: "Application 
 STRUCK_TITLE = {SGLANG: "sglang::scheduler", VLLM: "VLLM::EngineCor"}
 
 
-def command_of(case: Case, python: str, model: Path, port: int, folder: Path, *, cpu: bool) -> list[str]:
-    """The words after `shakedown run --`."""
+def command_of(
+    case: Case, python: str, model: Path, port: int, folder: Path, *, cpu: bool, caches: Path | None = None
+) -> list[str]:
+    """The words after `shakedown run --`. `caches`: where kernels are kept; None: where they always are."""
     env = environment(case, folder, cpu=cpu)
+    if caches is not None and not cpu:
+        env |= cache_variables(caches)
     env["PATH"] = f"{Path(python).parent}:{os.environ['PATH']}"  # ninja stands beside the interpreter
     flags = _sglang(case, cpu=cpu) if case.engine == SGLANG else _vllm(case, cpu=cpu)
     module = "sglang.launch_server" if case.engine == SGLANG else "vllm.entrypoints.openai.api_server"
@@ -133,8 +144,6 @@ def environment(case: Case, folder: Path, *, cpu: bool) -> dict[str, str]:
         env |= {"VLLM_USE_FLASHINFER_SAMPLER": "0", "VLLM_ALLREDUCE_USE_SYMM_MEM": "0"}
     if case.ras_port:
         env["NCCL_RAS_ADDR"] = f"localhost:{case.ras_port}"
-    if case.cold:
-        env |= _caches(folder / "caches")
     if case.dumps:
         env |= {
             "CUDA_ENABLE_USER_TRIGGERED_COREDUMP": "1",
@@ -145,8 +154,8 @@ def environment(case: Case, folder: Path, *, cpu: bool) -> dict[str, str]:
     return env
 
 
-def _caches(folder: Path) -> dict[str, str]:
-    """Empty ones for everything that compiles."""
+def cache_variables(folder: Path) -> dict[str, str]:
+    """For everything that compiles."""
     names = (
         "TRITON_CACHE_DIR", "FLASHINFER_WORKSPACE_BASE", "TORCHINDUCTOR_CACHE_DIR", "VLLM_CACHE_ROOT",
         "SGLANG_CACHE_DIR", "SGLANG_DG_CACHE_DIR", "TVM_FFI_CACHE_DIR", "CUDA_CACHE_PATH", "XDG_CACHE_HOME",

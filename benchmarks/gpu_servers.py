@@ -3,10 +3,11 @@
     python benchmarks/gpu_servers.py --model FOLDER [--sglang PYTHON] [--vllm PYTHON] [--seconds S]
                                      [--only TEXT,TEXT] [--without TEXT,TEXT] [--list] [--cpu]
 
-All cases (gpu_cases.py) run at once, side by side as on a busy host: on one GPU those of one rank, on two
-those of tensor parallel 2 as well. FOLDER needs config.json and a tokenizer; the weights are made up, and the
-shape is cut so that two ranks can share its heads. Rows are written one by one to results/gpu_servers.json
-(or --out); `--cpu` tries what goes without a GPU, one case after the other.
+All cases (gpu_cases.py) run side by side as on a busy host, those that need compiled kernels once the first
+start of their engine is ready: on one GPU those of one rank, on two those of tensor parallel 2 as well.
+FOLDER needs config.json and a tokenizer; the weights are made up, and the shape is cut so that two ranks can
+share its heads. Rows are written one by one to results/gpu_servers.json (or --out); `--cpu` tries what goes
+without a GPU, one case after the other.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ from shakedown.host.stacks import find_spy
 
 RESULTS = Path(__file__).parent / "results" / "gpu_servers.json"
 FIRST_PORT, PORTS = 20100, 700  # SGLang takes a second port some hundreds further
+FIRST_START_S = 300.0
 ROW = "{:<48} {:<18} {:<13} {:>7}  {}"
 
 
@@ -93,6 +95,15 @@ def gpu_count() -> int:
     return len(done.stdout.splitlines())
 
 
+def wait_for_kernels(trial: Trial, trials: list[Trial]) -> None:
+    """Until the first start of its engine is ready: who waits for a neighbour's compiler is no case here."""
+    for other in trials if trial.case.needs_kernels else ():
+        if other.case.cold and other.case.engine == trial.case.engine:
+            until_s = time.monotonic() + FIRST_START_S
+            while not (other.ready.wait(1.0) or trial.stop.is_set()) and time.monotonic() < until_s:
+                pass
+
+
 def run_one(trial: Trial, given: argparse.Namespace, until_s: float, book: Book) -> dict[str, Any]:
     python = given.sglang if trial.case.engine == SGLANG else given.vllm
     try:
@@ -100,6 +111,8 @@ def run_one(trial: Trial, given: argparse.Namespace, until_s: float, book: Book)
     except (OSError, LookupError, ValueError, TypeError, subprocess.SubprocessError) as problem:
         # One broken case must not take the others' only hour with it.
         row = {"verdict": None, "why_not": f"the benchmark failed: {type(problem).__name__}: {problem}"}
+    finally:
+        trial.ready.set()
     book.write(trial.case.name, row)
     show(trial.case.name, row)
     return row
@@ -119,19 +132,24 @@ def main() -> None:
     def interrupt(number: int, frame: FrameType | None) -> None:
         stop.set()
 
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, interrupt)
+    for each in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(each, interrupt)
     book = Book(given.out)
     rows: dict[str, Any] = {}
     print(ROW.format("case", "said", "phase", "s after", "cause"), flush=True)
     with tempfile.TemporaryDirectory(prefix="shakedown-gpu-", ignore_cleanup_errors=True) as work:
-        trials = [
-            Trial(case, Path(work) / f"{number:02}", FIRST_PORT + PORTS * number, stop)
-            for number, case in enumerate(cases)
-        ]
+        cold = {case.engine for case in cases if case.cold}
+        trials = []
+        for number, case in enumerate(cases):
+            shares = case.engine in cold and (case.cold or case.needs_kernels)
+            caches = Path(work) / f"caches-{case.engine}" if shares else None
+            folder = Path(work) / f"{number:02}"
+            trials.append(Trial(case, folder, FIRST_PORT + PORTS * number, stop, caches))
+        began_s = time.monotonic()
 
         def keep(trial: Trial) -> None:
-            until_s = time.monotonic() + given.seconds
+            wait_for_kernels(trial, trials)
+            until_s = (time.monotonic() if given.cpu else began_s) + given.seconds
             rows[trial.case.name] = run_one(trial, given, until_s, book)
 
         threads = [threading.Thread(target=keep, args=(trial,)) for trial in trials]
@@ -152,9 +170,7 @@ def read_arguments() -> argparse.Namespace:
     parser.add_argument("--model", type=Path, required=True)
     parser.add_argument("--sglang", metavar="PYTHON", help="an interpreter that has SGLang")
     parser.add_argument("--vllm", metavar="PYTHON", help="an interpreter that has vLLM")
-    parser.add_argument(
-        "--seconds", type=float, default=400.0, help="then what still runs is judged and ended"
-    )
+    parser.add_argument("--seconds", type=float, default=480.0, help="for all; with --cpu for each")
     parser.add_argument("--only", metavar="TEXT[,TEXT]", help="cases whose name holds one of these")
     parser.add_argument("--without", metavar="TEXT[,TEXT]")
     parser.add_argument("--out", type=Path, default=RESULTS)

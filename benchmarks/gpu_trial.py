@@ -38,10 +38,16 @@ TOLD += ("not read", "process", "progress", "still alive")
 
 
 class Trial:
-    """Its own ledger, so its own run folder; its own port. `stop` set: it ends as soon as it can."""
+    """Its own ledger, so its own run folder; its own port. `stop` set: it ends as soon as it can.
 
-    def __init__(self, case: Case, folder: Path, port: int, stop: threading.Event) -> None:
-        self.case, self.folder, self.port, self.stop = case, folder, port, stop
+    `ready` is set once its server says so, or is over.
+    """
+
+    def __init__(
+        self, case: Case, folder: Path, port: int, stop: threading.Event, caches: Path | None = None
+    ) -> None:
+        self.case, self.folder, self.port, self.stop, self.caches = case, folder, port, stop, caches
+        self.ready = threading.Event()
         self.struck: dict[str, Any] | None = None  # pid and time of the deed
         self.final_s: float | None = None
         self.looks: list[dict[str, Any]] = []
@@ -54,7 +60,7 @@ class Trial:
         """Until a verdict, or until `until_s` on the monotonic clock."""
         began_s = time.monotonic()
         deadline_s = max(10.0, until_s - began_s)
-        command = command_of(self.case, python, model, self.port, self.folder, cpu=cpu)
+        command = command_of(self.case, python, model, self.port, self.folder, cpu=cpu, caches=self.caches)
         words = [
             sys.executable,
             "-m",
@@ -77,6 +83,7 @@ class Trial:
             try:
                 self._attend(process, until_s)
             finally:
+                self.ready.set()
                 end_gently(process)
         if self._looking.is_alive():
             self._looking.join(timeout=20.0)
@@ -89,6 +96,8 @@ class Trial:
                 return
             if self.final_s is None and FINAL.search(self._text("err")):
                 self.final_s = now_s
+            if not self.ready.is_set() and READY[self.case.engine] in self.log():
+                self.ready.set()
             if self.struck is None:
                 self._strike()
             if self.final_s is None:
@@ -109,11 +118,7 @@ class Trial:
                     os.kill(pid, signal.SIGSTOP)
                     self.struck = {"pid": pid, "at_s": time.monotonic()}
             return
-        if (
-            case.at is At.DECODE
-            and not (self.folder / "strike").exists()
-            and READY[case.engine] in self.log()
-        ):
+        if case.at is At.DECODE and self.ready.is_set():
             (self.folder / "strike").touch()
         told = self._text("struck.json")
         if told.endswith("}"):
