@@ -38,7 +38,7 @@ class Case:
     epochs: int = 5
     learning_rate: float = 1e-3
     pack_rows: int = 4096
-    intermediate: int | None = None
+    intermediate: int | None = 4096
     steps: int = 7
 
     def options(self) -> list[str]:
@@ -49,14 +49,19 @@ class Case:
 
 
 CASES = (
-    Case(name="as draft train is without options", samples=10_000, learning_rate=2e-4, pack_rows=16_384),
     Case(name="10000 samples", samples=10_000),
     Case(name="learning rate 2e-3", samples=10_000, learning_rate=2e-3),
-    Case(name="an MLP of 6144", samples=10_000, intermediate=6144),
+    Case(name="an MLP as the target's", samples=10_000, intermediate=None),
+    Case(
+        name="as draft train is without options",
+        samples=10_000,
+        learning_rate=2e-4,
+        pack_rows=16_384,
+        intermediate=None,
+    ),
     Case(name="1000 samples", samples=1_000),
     Case(name="3000 samples", samples=3_000),
     Case(name="all samples"),
-    Case(name="all samples and an MLP of 6144", intermediate=6144),
 )
 
 
