@@ -22,7 +22,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -348,7 +348,7 @@ def chosen(given: argparse.Namespace) -> list[Row]:
     for row in rows:
         if row not in left:
             print(f"{row.id}: left out, it needs {row.ranks} GPUs and {row.engine}", file=sys.stderr)
-    return left
+    return [replace(row, gpus="0") if row.ranks == 1 and count == 1 else row for row in left]
 
 
 def prepared(rows: list[Row], work: Path, given: argparse.Namespace) -> Iterator[Search]:

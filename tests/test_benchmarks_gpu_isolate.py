@@ -140,6 +140,15 @@ def test_what_a_row_plants_is_a_factor_of_its_launch(row):
         assert not values_of(factors, command, table).get(named[0][0])
 
 
+def test_rows_of_one_gpu_share_the_only_one(monkeypatch):
+    given = argparse.Namespace(only=None, cpu=False, sglang=Path(sys.executable), vllm=Path("/none"))
+    for count, gpus in ((1, {"0"}), (2, {"0", "1", "0,1"})):
+        monkeypatch.setattr(gpu_isolate, "gpu_count", lambda count=count: count)
+        rows = gpu_isolate.chosen(given)
+        assert {row.gpus for row in rows} == gpus
+        assert {row.engine for row in rows} == {"sglang"}
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(240)
 @pytest.mark.parametrize("seconds", [150.0, 18.0])
