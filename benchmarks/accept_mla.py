@@ -50,6 +50,8 @@ from shakedown.probe import Target
 RESULTS = Path(__file__).parent / "results" / "accept_mla.json"
 ROWS = {"healthy": "", "ids+1": "ids+1"}  # by the fault that is planted
 QUESTIONS, TOKENS, DRAFT_VOCABULARY = 16, 48, 1024
+# A beginning from the cache was computed by another request: here each prompt is prefilled whole.
+WHOLE_PROMPTS = {"vllm": "--no-enable-prefix-caching", "sglang": "--disable-radix-cache"}
 START_S, END_S, PORT = 400.0, 20.0, 25100
 
 SHAPE = {
@@ -199,7 +201,7 @@ def run(options: argparse.Namespace, work: Path) -> dict[str, Any]:
     make_target(target, options.tokenizer)
     make_head(head, target)
     setup = SETUPS[options.engine, "gpu" if options.gpu else "cpu"]
-    argv = [*setup.argv(options.python, target, PORT), *(options.flag or ())]
+    argv = [*setup.argv(options.python, target, PORT), WHOLE_PROMPTS[options.engine], *(options.flag or ())]
     rows = {}
     for name in options.only or ROWS:
         folder = work / name

@@ -86,7 +86,7 @@ CHUNKS = ("--enable-chunked-prefill", "--max-num-batched-tokens", "32", "--max-n
 # whose fault lies outside of what is compiled, which start sooner without.
 VLLM_GPU_ROWS = (
     healthy("3 drafts"),
-    healthy("eager", EAGER),
+    healthy("eager, no prefix cache", EAGER, "--no-enable-prefix-caching", stage="prefill", pattern=SAME),
     healthy("1 draft", drafts=1),
     healthy("prefill in chunks", *CHUNKS, stage="chunked prefill", pattern=SAME),
     captured("ids+1", "layer_shift"),

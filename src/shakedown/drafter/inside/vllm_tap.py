@@ -24,7 +24,7 @@ def register() -> None:
     """
     if FOLDER not in os.environ:
         return
-    tap = Tap(Path(os.environ[FOLDER]), int(os.environ.get(TOKENS, "16384")))
+    tap = Tap(Path(os.environ[FOLDER]), int(os.environ.get(TOKENS, "32768")))
     from vllm.v1.worker.gpu_model_runner import GPUModelRunner
 
     look_before(GPUModelRunner, "propose_draft_token_ids", tap.look_at_v1)
