@@ -30,7 +30,7 @@ def register() -> None:
     def create_worker(self: Any, *arguments: Any, **named: Any) -> Any:
         found = plain(self, *arguments, **named)
         if self.is_eagle3():
-            watch(Tap(Path(os.environ[FOLDER]), int(os.environ.get(TOKENS, "16384"))))
+            watch(Tap(Path(os.environ[FOLDER]), int(os.environ.get(TOKENS, "32768"))))
         return found
 
     create_worker.is_tap = True  # type: ignore[attr-defined]
