@@ -10,11 +10,13 @@ import socket
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from shakedown.core import Execution
+from shakedown.core import Execution, GpuUse, Missing
+from shakedown.jobs.afterwards import holds_gpu
 from shakedown.rungs import AFTERWARDS, parameters, read_evidence, script_text
 
 
@@ -83,6 +85,21 @@ def test_the_kernels_word_stands_in_the_verdict(kernel_log, shakedown):
 
 
 # --- NCCL's own report ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("told", "looks"),
+    [
+        (Missing(what="gpu", why="no NVIDIA driver"), False),
+        (Missing(what="gpu", why="the driver names processes by the host's numbers"), True),
+        ((), False),
+        ((GpuUse(pid=7, used_bytes=1, utilisation_percent=None),), True),
+    ],
+)
+def test_a_gpu_that_cannot_be_asked_is_looked_at_all_the_same(told, looks):
+    launch = SimpleNamespace(host=SimpleNamespace(gpu_use=lambda pids: told), pids=(7,))
+    assert holds_gpu(launch) is looks
+
 
 REPORT = """NCCL version 2.27.3
 Job summary

@@ -26,7 +26,7 @@ _START_S = 10.0  # nvmlInit of eight GPUs without persistence takes seconds
 _ANSWER_S = 3.0
 _POLL_S = 0.05
 _DRIVER = ("/proc/driver/nvidia/version", "/dev/nvidiactl")
-_NO_DRIVER = "no NVIDIA driver"
+NO_DRIVER = "no NVIDIA driver"
 
 _READER = """
 import json, sys, time
@@ -92,7 +92,7 @@ class GpuReader:
         if self._missing and not self._is_worth_asking():
             return self._missing
         if not has_driver():
-            return self._give_up(_NO_DRIVER)
+            return self._give_up(NO_DRIVER)
         answer = self._ask()
         if isinstance(answer, Missing):
             return answer
@@ -175,7 +175,7 @@ class GpuReader:
             self._let_go()
             self._child = None
         self._missing = Missing(what=_WHAT, why=why)
-        self._retry_s = time.monotonic() + (3600.0 if _NO_DRIVER in why else 60.0)
+        self._retry_s = time.monotonic() + (3600.0 if NO_DRIVER in why else 60.0)
         return self._missing
 
 

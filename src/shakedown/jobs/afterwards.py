@@ -9,6 +9,7 @@ import sys
 from collections.abc import Callable, Mapping
 
 from shakedown.core import Command, Evidence, Launch, Missing
+from shakedown.host.gpu import NO_DRIVER
 from shakedown.rungs import AFTERWARDS, Script, parameters, read_evidence, script_text
 from shakedown.trial import Failed
 
@@ -32,8 +33,9 @@ def looking_after(
 
 
 def holds_gpu(failed: Failed) -> bool:
+    """Also where the driver does not say, as in a container that does not know the host's process numbers."""
     uses = failed.host.gpu_use(failed.pids)
-    return not isinstance(uses, Missing) and bool(uses)
+    return NO_DRIVER not in uses.why if isinstance(uses, Missing) else bool(uses)
 
 
 def run_script(
