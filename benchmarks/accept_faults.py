@@ -20,6 +20,7 @@ import argparse
 import json
 import os
 import platform
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -164,7 +165,8 @@ def judged(row: Row, looked: Looked) -> dict[str, Any]:
 
 def in_own_process(row: Row, given: Given, folder: Path, number: int, left_s: float) -> dict[str, Any]:
     """The row by this very program; whatever becomes of it, there is something to write down."""
-    folder.mkdir()
+    shutil.rmtree(folder, ignore_errors=True)  # of a run before, with --keep
+    folder.mkdir(parents=True)
     began_s, gpus = time.monotonic(), visible_gpus() if given.device == "gpu" else []
     env = {**os.environ, **({"CUDA_VISIBLE_DEVICES": gpus[number % len(gpus)]} if gpus else {})}
     port = FIRST_PORT + PORTS_APART * number
