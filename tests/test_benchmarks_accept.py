@@ -21,14 +21,14 @@ def faults(*argv: str) -> subprocess.CompletedProcess[str]:
 def test_rows_whose_target_is_not_there_say_so_and_are_tried_again(tmp_path):
     out = tmp_path / "rows.json"
     said = ("--gpu", "--engine", "vllm", "--python", sys.executable, "--model", str(tmp_path))
-    rows = ("--only", "ids+1", "healthy, 1 draft", "--parallel", "2", "--out", str(out))
+    rows = ("--only", "healthy, 1 draft", "ids+1", "--parallel", "2", "--out", str(out))
     for _ in range(2):
         done = faults(*said, "--drafter", str(tmp_path / "none"), *rows, "--seconds", "200")
         assert done.returncode == 0, done.stderr
         assert "0 of 2 right; healthy and blamed: []" in done.stdout
         assert "ids+1: {" in done.stderr  # it was run, not read
     found = json.loads(out.read_text())["engines"]["vllm"]["rows"]
-    assert list(found) == ["healthy, 1 draft", "ids+1"]  # in the order of the table
+    assert list(found) == ["ids+1", "healthy, 1 draft"]  # in the order of the table
     assert all(str(tmp_path) in row["why"][0] and row["blame"] == "no answer" for row in found.values())
 
 
