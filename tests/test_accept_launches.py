@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -46,6 +47,12 @@ def test_every_round_is_asked_for_where_the_engine_can_tell_it_and_speculates():
     assert ROUND_METRICS not in plain.launch.argv  # vLLM refuses it without speculation
     assert drafted.launch.argv == (*VLLM, ROUND_METRICS, "detailed")
     assert unobserved(drafted.launch, command(VLLM).launch).argv == VLLM
+
+
+def test_a_table_of_another_version_adds_no_flag_that_this_one_may_refuse():
+    shipped = replace(table(ROUND_METRICS), source="shipped")
+    _, (drafted,) = contenders(command(VLLM), shipped, (), None)
+    assert drafted.launch.argv == VLLM
 
 
 def test_several_drafters_compete_under_the_commands_own_settings():

@@ -92,8 +92,10 @@ def stripped(command: Command) -> Launch:
 
 
 def observed(launch: Launch, table: FlagTable | None, command: Command) -> Launch:
-    """With every round in each answer, where the engine can; vLLM refuses the flag without speculation."""
-    known = table is not None and any(ROUND_METRICS in flag.names for flag in table.flags)
+    """With every round in each answer, where this very engine can: another version would refuse the flag, and
+    this one refuses it without speculation."""
+    flags = table.flags if table is not None and table.source == "live" else ()
+    known = any(ROUND_METRICS in flag.names for flag in flags)
     if command.engine.name != "vllm" or not known or command.value(ROUND_METRICS) is not None:
         return launch
     return replace(launch, argv=(*launch.argv, ROUND_METRICS, "detailed"))
