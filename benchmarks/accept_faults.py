@@ -45,6 +45,7 @@ from shakedown.host.local import LocalHost
 from shakedown.jobs.accept_questions import Question, read_questions
 from shakedown.jobs.reading import read_request
 from shakedown.jobs.request import LaunchRequest
+from shakedown.jobs.serving import while_serving
 from shakedown.provision import VLLM, prepare_engine, prepare_model
 
 RESULTS = Path(__file__).parent / "results"
@@ -128,6 +129,7 @@ def told_of(row: Row, given: Given, folder: Path, port: int) -> dict[str, Any]:
             env=env,
             drafts=row.drafts,
             tokens=BY_HEART_TOKENS if given.by_heart else TOKENS,
+            serve=while_serving,
         )
         told = judged(row, looked)
     except ShakedownError as problem:

@@ -16,14 +16,9 @@ import argparse
 import json
 import os
 import shutil
-import signal
-import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -32,27 +27,22 @@ from accept_setups import SETUPS
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 import torch
 import transformers
-from accept_engines import Looked, look
+from accept_engines import LOG, Looked, look
 
 from shakedown.drafter.architecture import Drafter, DrafterConfig
 from shakedown.drafter.export import export_drafter
 from shakedown.drafter.rotary import Rope
 from shakedown.drafter.target import read_target
-from shakedown.errors import EnvironmentProblem, ShakedownError
-from shakedown.jobs.accept_measure import Measurement
+from shakedown.errors import ShakedownError
 from shakedown.jobs.accept_questions import read_questions
 from shakedown.jobs.draft_lint import shipped_surveys
-from shakedown.jobs.request import LaunchRequest
-from shakedown.jobs.result import Talk
-from shakedown.jobs.serving import running_server
-from shakedown.probe import Target
 
 RESULTS = Path(__file__).parent / "results" / "accept_mla.json"
 ROWS = {"healthy": "", "ids+1": "ids+1"}  # by the fault that is planted
 QUESTIONS, TOKENS, DRAFT_VOCABULARY = 16, 48, 1024
 # A beginning from the cache was computed by another request: here each prompt is prefilled whole.
 WHOLE_PROMPTS = {"vllm": "--no-enable-prefix-caching", "sglang": "--disable-radix-cache"}
-START_S, END_S, PORT = 400.0, 20.0, 25100
+PORT = 25100
 
 SHAPE = {
     "hidden_size": 256,
@@ -126,57 +116,6 @@ def make_head(folder: Path, target_folder: Path) -> None:
     export_drafter(folder, config, drafter.state_dict(), d2t, engines=shipped_surveys())
 
 
-def serving(log: Path, engine: str) -> Callable[..., Measurement]:
-    """Starts the server of a request, asks whatever it answers, and ends it."""
-
-    def serve(request: LaunchRequest, talk: Talk, work: Callable[[Target], Measurement]) -> Measurement:
-        with started(request, log) as server:
-            target = answering(f"http://127.0.0.1:{PORT}", server, log)
-            return work(replace(target, engine=engine))
-
-    return serve
-
-
-@contextmanager
-def started(request: LaunchRequest, log: Path) -> Iterator[subprocess.Popen[bytes]]:
-    with log.open("ab") as output:
-        server = subprocess.Popen(
-            request.launch.argv,
-            env=dict(request.launch.env),
-            cwd=request.launch.cwd,
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-        )
-    try:
-        yield server
-    finally:
-        for number in (signal.SIGTERM, signal.SIGKILL):
-            try:
-                os.killpg(server.pid, number)
-                server.wait(END_S)
-            except (ProcessLookupError, subprocess.TimeoutExpired):
-                continue
-
-
-def answering(url: str, server: subprocess.Popen[bytes], log: Path) -> Target:
-    """Raises EnvironmentProblem where it dies, or is not there in time."""
-    ends_s = time.monotonic() + START_S
-    while True:
-        try:
-            return running_server(url)
-        except EnvironmentProblem as problem:
-            if server.poll() is None and time.monotonic() < ends_s:
-                time.sleep(2)
-                continue
-            said = [line for line in log.read_text(errors="replace").splitlines() if "Error" in line]
-            why = said[-1].strip() if said else problem.message
-            raise EnvironmentProblem(
-                f"the server is not there ({server.poll()}): {why}", f"see {log}"
-            ) from None
-
-
 def told_of(name: str, looked: Looked, seconds: float, log: Path) -> dict[str, Any]:
     faults = looked.faults
     right = set(faults.values()) == {"same"} if name == "healthy" else "layer_shift" in faults.values()
@@ -206,14 +145,13 @@ def run(options: argparse.Namespace, work: Path) -> dict[str, Any]:
     for name in options.only or ROWS:
         folder = work / name
         folder.mkdir()
-        log = folder / "server.log"
+        log = folder / LOG
         env = {**setup.env, **({setup.cache: str(folder / "cache")} if setup.cache else {})}
         env |= setup.plant(folder / "plant", ROWS[name]) if ROWS[name] else {}
         began_s = time.monotonic()
         questions = read_questions(None)[:QUESTIONS]
-        serve = serving(log, options.engine)
         try:
-            looked = look(argv, target, head, questions, folder, env=env, tokens=TOKENS, serve=serve)
+            looked = look(argv, target, head, questions, folder, env=env, tokens=TOKENS)
             rows[name] = told_of(name, looked, time.monotonic() - began_s, log)
         except ShakedownError as problem:
             rows[name] = {"right": False, "why": problem.message}

@@ -12,6 +12,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from unjudged import unjudged
+
 from shakedown.acceptance.rounds import acceptance_of
 from shakedown.acceptance.verdict import Finding, Shown, judge
 from shakedown.core import Launch
@@ -27,6 +29,7 @@ from shakedown.jobs.request import LaunchRequest
 from shakedown.jobs.serving import while_serving
 from shakedown.probe import Target
 
+LOG = "server.log"
 PLANTS = Path(__file__).parent / "bad_servers"
 
 
@@ -80,9 +83,10 @@ def look(
     env: Mapping[str, str] | None = None,
     drafts: int = 3,
     tokens: int = 40,
-    serve: Serve = while_serving,
+    serve: Serve | None = None,
 ) -> Looked:
-    """`argv` is the plain server; `env` comes on top of this process's own."""
+    """`argv` is the plain server; `env` comes on top of this process's own. Without `serve`, such as
+    `while_serving`, the server itself is not judged, and its log is LOG in `folder`."""
     launch = Launch(argv=tuple(argv), env={**os.environ, **(env or {})}, cwd=folder)
     request = LaunchRequest(launch=launch, ledger=folder / "ledger.db")
     talk = Loud()
@@ -92,7 +96,7 @@ def look(
         questions = in_token_ids(questions, model)
     plan = plan_of(questions, tokens, drafts)
     reference = ReferenceDrafter.load(drafter, model)
-    seen = see_states(request, contender, reference, plan, talk, serve=serve)
+    seen = see_states(request, contender, reference, plan, talk, serve=serve or unjudged(folder / LOG))
     documents = reference.states(requests_of(seen.answers))
     acceptance = acceptance_of([each.tally for each in seen.answers if each.tally is not None])
     shown = Shown(
