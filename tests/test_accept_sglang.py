@@ -86,6 +86,9 @@ def case(tmp_path_factory) -> Case:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(overfitted, "DRAFT_VOCABULARY", 64)
         drafter = Drafter(config_for(target), target.embedding().float())
+    with torch.no_grad():
+        for weight in drafter.midlayer.self_attn.parameters():
+            weight.mul_(8)  # what it proposes depends on where tokens stand
     out = folder / "drafter"
     export_drafter(out, drafter.config, drafter.state_dict(), vocabulary.d2t, engines=shipped_surveys())
     head = torch.randint(3, VOCAB, (20,)).tolist()

@@ -20,17 +20,21 @@ def register() -> None:
 
 def ids_shifted(by: int) -> Callable[[], None]:
     def plant() -> None:
-        from sglang.srt.models.llama import LlamaForCausalLM as Target
+        from sglang.srt.models.deepseek_v2 import DeepseekV2ForCausalLM
+        from sglang.srt.models.llama import LlamaForCausalLM
 
-        plain = Target.set_eagle3_layers_to_capture
-
-        def set_layers(self, layer_ids=None):
-            plain(self, layer_ids)
-            self.model.layers_to_capture = [k + by for k in self.model.layers_to_capture]
-
-        Target.set_eagle3_layers_to_capture = set_layers
+        for target in (LlamaForCausalLM, DeepseekV2ForCausalLM):
+            target.set_eagle3_layers_to_capture = shifted(target.set_eagle3_layers_to_capture, by)
 
     return plant
+
+
+def shifted(plain: Callable, by: int) -> Callable:
+    def set_layers(self, layer_ids=None):
+        plain(self, layer_ids)
+        self.model.layers_to_capture = [k + by for k in self.model.layers_to_capture]
+
+    return set_layers
 
 
 def without_residual() -> None:
