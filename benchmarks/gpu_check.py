@@ -55,6 +55,7 @@ from shakedown.ledger import Kind, Ledger
 
 RESULTS = Path(__file__).parent / "results" / "gpu_check.json"
 CHECK_S = 90.0
+STARTED: list[subprocess.Popen[str]] = []  # what an interrupt is passed on to
 FIRST_PORT, PORTS_EACH = 10200, 950
 
 
@@ -220,6 +221,7 @@ def follow(
         process = subprocess.Popen(
             [sys.executable, *told], stdout=subprocess.PIPE, stderr=err, text=True, stdin=subprocess.DEVNULL
         )
+    STARTED.append(process)
     timer = threading.Timer(max(1.0, until_s - time.monotonic()), process.send_signal, (signal.SIGINT,))
     timer.start()
     began_s = time.monotonic()
@@ -310,7 +312,15 @@ def main() -> None:
         write_host(work / "host-large", slice_gib=96)
         if "costs" in given.parts and not given.cpu:
             hollow_model(given.model, work / "large")
-        run_all(given, work, tasks_of(given, work), keep)
+        try:
+            run_all(given, work, tasks_of(given, work), keep)
+        except KeyboardInterrupt:
+            signal.signal(signal.SIGTERM, signal.SIG_IGN)  # `timeout` says it twice
+            for process in STARTED:
+                if process.poll() is None:
+                    process.send_signal(signal.SIGINT)
+            for process in STARTED:
+                process.wait(60)
         if given.keep:
             keep_files(work, given.keep)
     show(found)

@@ -231,6 +231,7 @@ class Search:
     def __init__(self, row: Row, number: int, work: Path, given: argparse.Namespace) -> None:
         self.row, self.given, self.folder = row, given, work / row.id
         self.process: subprocess.Popen[bytes] | None = None
+        self.ended = threading.Event()
         self.folder.mkdir()
         model, head = given.model, given.head
         if row.model is not None:
@@ -382,10 +383,13 @@ def main() -> None:
 
     def keep(search: Search) -> None:
         try:
-            row = search.run(until_s)
+            tell(search, search.run(until_s))
         except (OSError, ValueError, LookupError, TypeError, subprocess.SubprocessError) as problem:
             print(f"{search.row.id}: the benchmark failed: {problem!r}", file=sys.stderr, flush=True)
-            return
+        finally:
+            search.ended.set()
+
+    def tell(search: Search, row: dict[str, Any]) -> None:
         with lock:
             found[search.row.id] = row
             print(json.dumps({search.row.id: row}), file=sys.stderr, flush=True)
@@ -400,15 +404,21 @@ def main() -> None:
         for thread in threads:
             thread.start()
         try:
-            for thread in threads:
-                thread.join()
+            wait_for(searches)
         except KeyboardInterrupt:  # each search ends what it started, and is a row all the same
+            signal.signal(signal.SIGTERM, signal.SIG_IGN)  # `timeout` says it twice
             for search in searches:
                 if search.process is not None and search.process.poll() is None:
                     search.process.send_signal(signal.SIGINT)
-            for thread in threads:
-                thread.join()
+            wait_for(searches)
     show(found)
+
+
+def wait_for(searches: list[Search]) -> None:
+    """By their own word: a thread whose `join` was interrupted once passes for ended ever after."""
+    for search in searches:
+        while not search.ended.wait(0.5):
+            pass
 
 
 def keep_files(folder: Path, to: Path) -> None:
