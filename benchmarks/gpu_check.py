@@ -287,7 +287,8 @@ def main() -> None:
     parser.add_argument("--step", help=argparse.SUPPRESS)
     parser.add_argument("--work", type=Path, help=argparse.SUPPRESS)
     given = parser.parse_args()
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    for order in (signal.SIGINT, signal.SIGTERM):  # a shell's background jobs, and theirs, ignore the first
+        signal.signal(order, signal.default_int_handler)
     if given.step:
         task = next(task for task in tasks_of(given, given.work) if task.name == given.step)
         for row in steps(task, given, given.work):

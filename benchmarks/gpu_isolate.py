@@ -375,7 +375,8 @@ def main() -> None:
     given = parser.parse_args()
     if given.head is None or not (given.head / "config.json").is_file():
         parser.error(f"--head {given.head} is no folder with a drafter")
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    for order in (signal.SIGINT, signal.SIGTERM):  # a shell's background jobs, and theirs, ignore the first
+        signal.signal(order, signal.default_int_handler)
     until_s, lock = time.monotonic() + given.seconds, threading.Lock()
     rows = chosen(given)
     about = {"sglang": versions(given.sglang), "vllm": versions(given.vllm)}
