@@ -271,14 +271,16 @@ def fat_library(*entries):
     )
 
 
-def install(site: Path, name: str, library: bytes):
+def install(site: Path, name: str, library: bytes, *more: str):
     folder = site / name
     folder.mkdir(parents=True)
-    (folder / "ops.abi3.so").write_bytes(library)
     info = site / f"{name}-1.0.dist-info"
     info.mkdir()
+    files = more or ("ops.abi3.so",)
+    for file in files:
+        (folder / file).write_bytes(library)
     (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n")
-    (info / "RECORD").write_text(f"{name}/ops.abi3.so,,\n")
+    (info / "RECORD").write_text("".join(f"{name}/{file},,\n" for file in files))
 
 
 @pytest.mark.parametrize(
@@ -331,6 +333,17 @@ def test_a_library_that_does_not_load_is_named(tmp_path):
     (tmp_path / "torch.py").write_text("")
     found = look("loading", told, PYTHONPATH=str(tmp_path))
     assert levels(found, "kernel-loading") == {CheckLevel.ERROR}
+
+
+def test_a_library_for_another_python_is_no_finding(tmp_path):
+    mine = "_C.cpython-{}{}-x86_64-linux-gnu.so".format(*sys.version_info)
+    library = b"\x7fELF no library at all"
+    install(tmp_path, "flash_attn", library, mine, "_C.cpython-399-x86_64-linux-gnu.so")
+    (tmp_path / "torch.py").write_text("")
+    told = {"distributions": ["flash_attn"], "device": "cuda", "deadline_s": 20}
+    found = look("loading", told, PYTHONPATH=str(tmp_path))
+    errors = [each.what.split()[0] for each in found if each.level is CheckLevel.ERROR]
+    assert errors == [mine]
 
 
 # --- what they answer ------------------------------------------------------------------------------------

@@ -126,7 +126,7 @@ def kernel_libraries():
         if name.startswith(("nvidia-", "cuda-")) or not any(word in name for word in KERNEL_WORDS):
             continue
         for file in distribution.files or ():
-            if file.suffix == ".so" or ".so." in file.name:
+            if (file.suffix == ".so" or ".so." in file.name) and for_this_python(file.name):
                 yield name, distribution.version, distribution.locate_file(file)
 
 

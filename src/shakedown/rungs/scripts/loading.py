@@ -54,8 +54,8 @@ def main():
     paths = []
     for distribution in metadata.distributions():
         if (distribution.metadata["Name"] or "").lower() in names:
-            files = [distribution.locate_file(f) for f in distribution.files or () if f.suffix == ".so"]
-            paths += [str(file) for file in files if os.path.exists(file)]
+            files = [f for f in distribution.files or () if f.suffix == ".so" and for_this_python(f.name)]
+            paths += [path for file in files if os.path.exists(path := str(distribution.locate_file(file)))]
     if not paths:
         not_seen("kernel-loading", "no kernel library of an engine is installed in this interpreter")
         return

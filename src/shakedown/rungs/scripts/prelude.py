@@ -6,6 +6,7 @@ object a line. It imports nothing of Shakedown.
 
 import json
 import os
+import re
 import sys
 import time
 
@@ -37,6 +38,12 @@ def size_words(count):
             return f"{count:.0f} {unit}"
         count /= 1024
     return f"{count:.1f} TiB"
+
+
+def for_this_python(name):
+    """False of an extension module that a wheel brings for another Python beside this one's."""
+    tag = re.search(r"\.cpython-(\d+)", name)
+    return tag is None or tag[1] == "%d%d" % sys.version_info[:2]
 
 
 class RungFailed(Exception):
