@@ -43,7 +43,7 @@ def size_words(count):
 def for_this_python(name):
     """False of an extension module that a wheel brings for another Python beside this one's."""
     tag = re.search(r"\.cpython-(\d+)", name)
-    return tag is None or tag[1] == "%d%d" % sys.version_info[:2]
+    return tag is None or tag[1] == "{}{}".format(*sys.version_info)
 
 
 class RungFailed(Exception):
