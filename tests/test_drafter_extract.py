@@ -19,7 +19,7 @@ from drafter_targets import TARGETS, VOCABULARY, save_llama
 
 from shakedown.cli.main import cli
 from shakedown.drafter import extract as extracting
-from shakedown.drafter.capture import batches, read_requests
+from shakedown.drafter.capture import all_finite, batches, read_requests
 from shakedown.drafter.capture_transformers import TransformersCapture
 from shakedown.drafter.extract import plan_extraction, refuse_full
 from shakedown.drafter.manifest import Backend
@@ -201,6 +201,19 @@ def test_states_that_are_no_numbers_name_the_sample_and_lose_nothing(target, tmp
         DataProblem, match=r"samples\.jsonl:\d \(sample-\d\): an aux state of token 0 is not finite"
     ):
         run(spoilt, tmp_path / "samples.jsonl", tmp_path / "states")
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32])
+@pytest.mark.parametrize("value", [torch.inf, -torch.inf, torch.nan, -torch.nan, None])
+def test_one_number_that_is_none_is_seen_wherever_it_lies(dtype, value):
+    states = torch.randn(7, 24, generator=torch.Generator().manual_seed(0))
+    states[0, :4] = torch.tensor([0.0, -0.0, torch.finfo(dtype).max, torch.finfo(dtype).min])
+    states = states.to(dtype)
+    assert all_finite(states[:, ::2])
+    if value is not None:
+        states[6, 22] = value
+        assert not all_finite(states[:, ::2])
+        assert all_finite(states[:, 1::2])
 
 
 def test_given_again_it_goes_on_and_then_does_nothing(target, tmp_path):

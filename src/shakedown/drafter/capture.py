@@ -96,10 +96,29 @@ def batches(requests: Sequence[Request], batch_tokens: int) -> Iterator[list[Req
         yield batch
 
 
+# A number whose exponent is all ones is infinite or none at all.
+EXPONENTS = {
+    torch.bfloat16: (torch.int16, 0x7F80),
+    torch.float16: (torch.int16, 0x7C00),
+    torch.float32: (torch.int32, 0x7F800000),
+}
+
+
+def all_finite(states: torch.Tensor) -> bool:
+    """Of states on the host, by their bits and in one thread.
+
+    torch's own check shares so small an array among all cores: on a host where others work, capture waited
+    for it three quarters of its time.
+    """
+    kind, exponent = EXPONENTS[states.dtype]
+    bits = states.contiguous().view(kind).numpy()
+    return not bool(((bits & exponent) == exponent).any())
+
+
 def refuse_not_finite(document: Document, request: Request) -> None:
     """Raises DataProblem naming the sample and its first token whose state is no number."""
     for name, states in (("an aux", document.aux), ("the last", document.last)):
-        if torch.isfinite(states.sum(dtype=torch.float32)):  # one pass; a NaN or infinity stays one in a sum
+        if all_finite(states):
             continue
         bad = (~torch.isfinite(states)).any(-1).nonzero().flatten()
         if len(bad):

@@ -53,6 +53,9 @@ class Pace:
         seconds = sum(seconds for _, seconds in counted)
         return sum(tokens for tokens, _ in counted) / seconds if seconds else 0.0
 
+    def with_window(self, tokens: int, seconds: float) -> Pace:
+        return Pace(windows=[*self.windows, (tokens, seconds)])
+
 
 def plan_extraction(samples: Path, target: Target, done: Collection[int] = ()) -> Plan:
     """Reads every sample. Raises UsageError naming file and line of one that does not fit the target."""
@@ -130,7 +133,7 @@ def extract(
                     look(first)
             writer.add(document)
             tokens += len(document.tokens)
-            speak(progress(plan, left - tokens, pace, tokens / (time.monotonic() - started_s)))
+            speak(progress(plan, left - tokens, pace.with_window(tokens, time.monotonic() - started_s)))
         if by_sample:
             lost = next(iter(by_sample.values()))
             raise DataProblem(
@@ -139,12 +142,12 @@ def extract(
         left -= tokens
         pace.windows.append((tokens, time.monotonic() - started_s))
         if len(pace.windows) <= 2:
-            say(progress(plan, left, pace, pace.tokens_per_s))
+            say(progress(plan, left, pace))
     return pace
 
 
-def progress(plan: Plan, left: int, pace: Pace, now_tokens_per_s: float) -> str:
-    rate = pace.tokens_per_s if len(pace.windows) > 1 else now_tokens_per_s
+def progress(plan: Plan, left: int, pace: Pace) -> str:
+    rate = pace.tokens_per_s
     hours = left / rate / 3600 if rate else 0.0
     return f"{plan.tokens - left:,} of {plan.tokens:,} tokens, {rate:,.0f} tokens/s, {told_hours(hours)} left"
 
