@@ -1,4 +1,6 @@
-from shakedown.core import Factor, FactorKind, Judgement, Phase, Suspect, Verdict, Wait
+from dataclasses import replace
+
+from shakedown.core import Evidence, Factor, FactorKind, Judgement, Phase, Suspect, Verdict, Wait
 from shakedown.isolate.prior import Clues, weigh
 
 
@@ -45,3 +47,31 @@ def test_a_flag_named_in_the_first_cause_is_suspected_first():
     cause = "ValueError: mm_encoder_tp_mode must be weights"
     failing = Judgement(verdict=Verdict.CRASHED, phase=Phase.CONFIG, cause=cause, fingerprint=cause)
     assert likeliest(culprit, failing) == culprit.name
+
+
+def test_a_flag_quoted_with_its_value_is_suspected_before_what_the_cause_mentions_besides():
+    """Seen with SGLang on a GPU: the last sentence cost a launch without the drafter, and four more."""
+    speculation = factor("speculative decoding (--speculative-algorithm EAGLE3)", FactorKind.GROUP)
+    flag = Factor(
+        name="--mem-fraction-static 0.001", kind=FactorKind.FIT, was="--mem-fraction-static 0.001", now=""
+    )
+    cause = (
+        "ValueError: Loaded weights leave no GPU memory for the KV cache under --mem-fraction-static=0.001."
+        " Raise it above 0.033. If using speculative decoding, draft weights are now counted."
+    )
+    failing = Judgement(verdict=Verdict.CRASHED, phase=Phase.KV_CACHE, cause=cause, fingerprint=cause)
+    shares = weigh([*OTHERS, speculation, flag], failing, Clues())
+    assert max(shares, key=lambda name: shares[name]) == flag.name
+
+
+def test_the_traceback_of_a_crash_tells_whose_part_it_was():
+    """A drafter whose file is cut: the exception alone names no part of the engine."""
+    speculation = factor("speculative decoding (--speculative-algorithm EAGLE3)", FactorKind.GROUP)
+    loader = factor("--load-format safetensors")
+    cause = "SafetensorError: Error while deserializing header: incomplete metadata, file not fully covered"
+    places = "load_file (safetensors/torch.py), load_model (srt/speculative/eagle_worker.py)"
+    bare = Judgement(verdict=Verdict.CRASHED, phase=Phase.WEIGHT_LOAD, cause=cause, fingerprint=cause)
+    told = replace(bare, evidence=(Evidence(kind="traceback", text=places, at_s=1.0),))
+    alone, seen = (weigh([*OTHERS, loader, speculation], it, Clues()) for it in (bare, told))
+    assert seen[speculation.name] > 2 * alone[speculation.name]
+    assert max(seen, key=lambda name: seen[name]) == speculation.name

@@ -43,6 +43,7 @@ class Family:
     hits: int
 
 
+TOLD_FACTOR = 200.0  # the first cause quotes the flag or variable with its very value
 NAMED_FACTOR = 20.0  # the first cause names the very flag or variable
 WORD_FACTOR = 3.0  # for each telling word that the two share
 _COMMON = (
@@ -119,7 +120,9 @@ SITUATIONS: Mapping[tuple[Verdict, Phase], Mapping[str, int]] = {
 
 def weigh(factors: Sequence[Factor], failing: Judgement, clues: Clues) -> dict[str, float]:
     """The share of suspicion of each factor: evidence mixed with a little uniform, summing to 1."""
-    frames = " ".join((*clues.stacks, failing.suspect.frame if failing.suspect else "", failing.cause))
+    traceback = [it.text for it in failing.evidence if it.kind == "traceback"]
+    stuck_in = failing.suspect.frame if failing.suspect else ""
+    frames = " ".join((*clues.stacks, *traceback, stuck_in, failing.cause))
     told = {factor.name: _evidence(factor, failing, frames.lower(), clues) for factor in factors}
     total = sum(told[name] for name in sorted(told))
     return {name: (1 - UNIFORM) * weight / total + UNIFORM / len(factors) for name, weight in told.items()}
@@ -134,10 +137,16 @@ def _evidence(factor: Factor, failing: Judgement, frames: str, clues: Clues) -> 
             weight *= 1 + family.hits / 20 + here.get(name, 0) / 2
             if any(word in frames for word in family.frames):
                 weight *= STACK_FACTOR
-    weight *= _mentioned(called, frames)
+    weight *= TOLD_FACTOR if _quoted(factor.was, frames) else _mentioned(called, frames)
     if factor.name in clues.changed:
         weight *= CHANGED_FACTOR
     return weight * max(clues.weights.get(factor.name, 1.0), 1e-6)
+
+
+def _quoted(was: str, said: str) -> bool:
+    """Whether "--mem-fraction-static 0.001" is in what was said, also with an equals sign or underscores."""
+    own, said = (text.lower().replace("-", "_").replace("=", " ") for text in (was, said))
+    return " " in own.strip() and own.strip() in said
 
 
 def _mentioned(called: str, said: str) -> float:
@@ -147,7 +156,10 @@ def _mentioned(called: str, said: str) -> float:
     variable about the scheduler's start.
     """
     name = called.split("=", 1)[0].split(" ", 1)[0]
-    if len(name) > 5 and name.strip("_") in said.replace("-", "_"):
+    is_option = called.startswith("_") or called.startswith(f"{name}=")
+    if not is_option:  # a group's or a default's own words, which a message may use for other reasons
+        name = called.partition("(")[0]
+    elif len(name) > 5 and name.strip("_") in said.replace("-", "_"):
         return NAMED_FACTOR
     own = {word for word in _WORD.findall(name) if word not in COMMON_WORDS}
     return 1 + WORD_FACTOR * len(own & set(_WORD.findall(said.replace("_", " "))))

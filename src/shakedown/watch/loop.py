@@ -35,6 +35,7 @@ from shakedown.watch.stacks import phase_of
 
 KEPT_LINES = 5000
 FEEDS_PER_STEP = 4
+PLACES_TOLD = 12  # of a traceback, innermost first
 LAST_FEEDS = 500  # once the leader has exited, its last words are wanted at once
 
 
@@ -305,6 +306,9 @@ class Watcher:
         found = []
         if (error := self._errors.first) is not None:
             found.append(Evidence(kind="log", text=error.text, at_s=error.at_s, pid=error.pid))
+            if error.places:
+                places = ", ".join(map(_in_package, error.places[:PLACES_TOLD]))
+                found.append(Evidence(kind="traceback", text=places, at_s=error.at_s, pid=error.pid))
         if self._progress is not None:
             text = f"last hard progress: {_spoken(self._progress)}"
             found.append(Evidence(kind="progress", text=text, at_s=self._progress_s, pid=self._progress.pid))
@@ -314,6 +318,13 @@ class Watcher:
         if self._last is None:
             self._last = self._assess(())
         return replace(self._last, now_s=self._now_s, new_lines=new_lines)
+
+
+def _in_package(place: str) -> str:
+    """ "load (/usr/lib/python3/site-packages/vllm/a/b.py" as "load (vllm/a/b.py)": where it is installed says
+    nothing of the failure, and may be called anything."""
+    function, _, file = place.partition(" (")
+    return f"{function} ({'/'.join(file.rpartition('-packages/')[2].split('/')[-3:])})"
 
 
 def _spoken(progress: Progress) -> str:
