@@ -87,13 +87,17 @@ def test_too_few_answers_say_how_many_rounds_are_missing(shakedown, port, tmp_pa
     assert f"about {said.document['more_rounds']} more rounds would" in said.document["why"][0]
 
 
-def test_sglang_is_asked_in_tokens_and_told_by_its_histograms(shakedown, port, tmp_path):
-    """Its target and drafter are no checkpoints here, so that nothing is expected of them."""
-    target = byte_model(tmp_path / "target")
+def as_sglang(port: int, target: Path) -> tuple[list[str], list[str]]:
+    """The options and the launch. Its target and drafter are no checkpoints: nothing is expected of them."""
     argv = [sys.executable, str(SERVER), "--port", str(port), "--model-path", str(target)]
     argv += ["--speculative-algorithm", "EAGLE3", "--speculative-draft-model-path", "nowhere"]
     argv += ["--speculative-num-steps", "3", "--served-model-name", "tiny"]
-    options = ("accept", "--engine", "sglang", "--requests", "16", "--tokens", "40", "--target", str(target))
+    options = ["accept", "--engine", "sglang", "--requests", "16", "--tokens", "40", "--target", str(target)]
+    return options, argv
+
+
+def test_sglang_is_asked_in_tokens_and_told_by_its_histograms(shakedown, port, tmp_path):
+    options, argv = as_sglang(port, byte_model(tmp_path / "target"))
     said = shakedown(*options, launch=argv)
     entry = said.document["drafters"][0]
     assert (said.code, entry["blame"]) == (125, "undecided"), said.stderr
@@ -101,6 +105,14 @@ def test_sglang_is_asked_in_tokens_and_told_by_its_histograms(shakedown, port, t
     assert entry["tokens_per_round"]["value"] > 1.2
     assert entry["text"]["compared"] == 16
     assert "config.json cannot be read" in entry["why_no_expectation"]
+
+
+def test_a_text_that_sglang_alters_is_known_by_how_likely_it_was(shakedown, port, tmp_path):
+    options, argv = as_sglang(port, byte_model(tmp_path / "target"))
+    said = shakedown(*options, launch=argv, env={"DRAFTING": "alters"})
+    text = said.document["drafters"][0]["text"]
+    assert text["altered"] > 0, (text, said.stderr)
+    assert text["unknown"] == 0
 
 
 def test_text_that_a_drafter_was_trained_on_is_read_before_anything_starts(shakedown, port, tmp_path):

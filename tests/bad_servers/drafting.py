@@ -22,14 +22,19 @@ from shakedown.acceptance.lookup import Lookup
 
 settings = {**os.environ, **given_flags(sys.argv[1:])}
 speculation = json.loads(settings.get("--speculative-config", "null"))
-fault = settings.get("DRAFTING", "") if speculation else ""
 step_s = float(settings.get("DRAFTING_STEP_S", "0.003"))
 drafts = speculation["num_speculative_tokens"] if speculation else 0
 drafts = int(settings.get("--speculative-num-steps", drafts))
+fault = settings.get("DRAFTING", "") if drafts else ""
 lookup = Lookup(shortest=1, longest=3, drafts=max(1, drafts))
 counted = {"drafts": 0, "accepted_tokens": 0}
 per_position = [0] * drafts
 answers = 0
+
+
+def likeliest_after(text: list[int]) -> dict[int, float]:
+    best = next_token(text)
+    return {best: -0.1, (best + 1) % 23: -3.0}
 
 
 def next_token(text: list[int]) -> int:
@@ -74,14 +79,16 @@ class Server(http_model.Server):
         if self.path != "/generate":
             return super().do_POST()
         body = json.loads(self.rfile.read(int(self.headers["content-length"])))
+        if body.get("return_logprob"):
+            likeliest = [[value, token, None] for token, value in likeliest_after(body["input_ids"]).items()]
+            return self.reply(200, {"output_ids": [], "meta_info": {"output_top_logprobs": [likeliest]}})
         return self.draft(body["input_ids"], body["sampling_params"]["max_new_tokens"], as_sglang=True)
 
     def complete(self, body: dict) -> None:
         """Asked for the likeliest tokens after some."""
         if body.get("logprobs") != 20:
             return super().complete(body)
-        best = next_token(body["prompt"])
-        likeliest = {f"token_id:{best}": -0.1, f"token_id:{(best + 1) % 23}": -3.0}
+        likeliest = {f"token_id:{token}": value for token, value in likeliest_after(body["prompt"]).items()}
         return self.reply(200, {"choices": [{"text": "", "logprobs": {"top_logprobs": [likeliest]}}]})
 
     def draft(self, prompt: list[int], most: int, *, as_sglang: bool = False) -> None:

@@ -9,7 +9,7 @@ from shakedown.acceptance.identity import Parting, gap_between, parting_at
 from shakedown.acceptance.pace import Pace, pace_of
 from shakedown.jobs.accept_measure import Answered, Measurement
 from shakedown.probe import Target
-from shakedown.probe.generation import Generated, top_logprobs
+from shakedown.probe.generation import top_logprobs
 
 LIKELIEST = 20
 LOGPROBS_S = 60.0
@@ -21,25 +21,26 @@ def paired(one: Measurement, other: Measurement) -> list[tuple[Answered, Answere
     return [(each, known[each.question.text]) for each in one.answers if each.question.text in known]
 
 
-def texts(one: Measurement, other: Measurement) -> list[tuple[Generated, Generated]]:
+def texts(one: Measurement, other: Measurement) -> list[tuple[Answered, Answered]]:
     """The answers to the same questions as far as both servers tell their tokens."""
-    pairs = ((each.generated, same.generated) for each, same in paired(one, other))
-    return [(ours, theirs) for ours, theirs in pairs if ours.tokens and theirs.tokens]
+    pairs = paired(one, other)
+    return [(ours, theirs) for ours, theirs in pairs if ours.generated.tokens and theirs.generated.tokens]
 
 
 def partings(target: Target, plain: Measurement, other: Measurement) -> list[Parting]:
     """Where the answers of another server part from the plain one's, which is asked how likely both were."""
     found = []
     for ours, theirs in texts(plain, other):
-        where = parting_at(ours.tokens, theirs.tokens)
+        said, meant = ours.generated.tokens, theirs.generated.tokens
+        where = parting_at(said, meant)
         if where is None:
             continue
-        context = (*ours.prompt, *ours.tokens[:where])
+        context = (*ours.prompt, *said[:where])
         likeliest = top_logprobs(target, context, number=LIKELIEST, deadline_s=LOGPROBS_S)
         if isinstance(likeliest, str) or not ours.prompt:
             found.append(Parting(token=where, gap_nats=None))
             continue
-        gap = gap_between(likeliest, theirs.tokens[where])
+        gap = gap_between(likeliest, meant[where])
         found.append(Parting(token=where, gap_nats=gap, unlisted=gap is None))
     return found
 

@@ -95,7 +95,7 @@ def told_tokens(measurement: Measurement) -> list[Answered]:
 
 
 def prompt_of(answered: Answered) -> tuple[int, ...]:
-    return answered.generated.prompt or answered.question.prompt or ()
+    return answered.prompt
 
 
 def requests_of(answers: Sequence[Answered]) -> list[Request]:

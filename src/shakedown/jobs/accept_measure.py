@@ -47,6 +47,11 @@ class Answered:
     steps: int = 0  # of the target after the first token; 0: one for each token
 
     @property
+    def prompt(self) -> tuple[int, ...]:
+        """In ids: what the server told, else what it was asked with; () where neither is known."""
+        return self.generated.prompt or self.question.prompt or ()
+
+    @property
     def effort(self) -> Effort:
         decoded = self.generated.decoded
         return Effort(seconds=self.generated.decode_s or 0.0, tokens=decoded, steps=self.steps or decoded)

@@ -167,7 +167,9 @@ def settled(arrivals: Sequence[tuple[float, int]], counted: int) -> tuple[tuple[
 def top_logprobs(
     target: Target, prompt: Sequence[int], *, number: int, deadline_s: float
 ) -> dict[int, float] | str:
-    """The likeliest next tokens after `prompt` by id, from vLLM; why there are none from other servers."""
+    """The likeliest next tokens after `prompt`, by id. Other servers: why there are none."""
+    if target.engine == "sglang":
+        return _top_logprobs_of_sglang(target, prompt, number, deadline_s)
     body = {
         "model": target.model,
         "prompt": list(prompt),
@@ -185,6 +187,26 @@ def top_logprobs(
         int(name): float(value)
         for name, value in named.items()
         if name.isdecimal() and isinstance(value, int | float)
+    }
+
+
+def _top_logprobs_of_sglang(
+    target: Target, prompt: Sequence[int], number: int, deadline_s: float
+) -> dict[int, float] | str:
+    """It tells (log-probability, id, text) for each position generated."""
+    body = {
+        "input_ids": list(prompt),
+        "sampling_params": {"temperature": 0, "max_new_tokens": 1, **NEUTRAL},
+        "return_logprob": True,
+        "top_logprobs_num": number,
+    }
+    answer = send(target, GENERATE, body, deadline_s=deadline_s)
+    found = dig(parse(answer.body), "meta_info", "output_top_logprobs", 0) if answer.ok else None
+    if not isinstance(found, list):
+        return "the server gives no log-probabilities" if answer.ok else refusal(answer)
+    told = [each[:2] for each in found if isinstance(each, list) and len(each) >= 2]
+    return {
+        token: float(value) for value, token in told if type(token) is int and isinstance(value, int | float)
     }
 
 
