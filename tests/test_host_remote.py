@@ -272,6 +272,15 @@ def test_a_terminal_in_between_changes_no_byte(tmp_path):
     host.close()
 
 
+def test_who_holds_a_lock_file_there_is_told(inside, tmp_path):
+    host, _, _ = inside
+    env, _ = host.surroundings()
+    code = "import fcntl, sys, time; lock = open('a.lock', 'w'); fcntl.flock(lock, 2); time.sleep(100)"
+    run = host.start(Launch(argv=("python3", "-c", code), env=env, cwd=tmp_path), tmp_path / "run")
+    wait_for(lambda: run.leader.pid in {it.pid for it in host.lock_holders()})
+    assert host.end(run, grace_s=0).left == ()
+
+
 def test_errors_of_the_far_side_arrive_as_what_they_are(inside, tmp_path):
     host, _, _ = inside
     env, home = host.surroundings()

@@ -83,6 +83,17 @@ class GpuUse:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class LockHolder:
+    """Who holds a lock file, and what it and its descendants have done since they began."""
+
+    path: str
+    pid: int
+    name: str
+    cpu_s: float
+    io_bytes: int  # read and written by system calls; 0 where we may not look
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class LogLine:
     """One line of the server's output, redacted and free of escape codes; seconds since start."""
 
@@ -174,6 +185,7 @@ class Host(Protocol):
     def stacks(self, pid: int, *, native: bool = False) -> StackDump | Missing: ...
     def socket_bytes(self, pids: Sequence[int]) -> Mapping[int, int] | Missing: ...
     def gpu_use(self, pids: Sequence[int]) -> tuple[GpuUse, ...] | Missing: ...
+    def lock_holders(self) -> tuple[LockHolder, ...] | Missing: ...
     def listener(self, port: int, run: Run | None = None) -> Listener | None: ...
     def end(self, run: Run, *, grace_s: float) -> Ending: ...
     def disarm(self, run: Run) -> None: ...

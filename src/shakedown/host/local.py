@@ -20,13 +20,14 @@ from shakedown.core import (
     Identity,
     Launch,
     Listener,
+    LockHolder,
     Missing,
     ProcessSample,
     Run,
     StackDump,
 )
 from shakedown.errors import HostProblem
-from shakedown.host import cgroup, execution, foreign, output, procfs, sockets, stacks
+from shakedown.host import cgroup, execution, foreign, locks, output, procfs, sockets, stacks
 from shakedown.host.attached import AttachedHost
 from shakedown.host.ending import (
     ask_supervisor,
@@ -163,6 +164,13 @@ class LocalHost(Here):
 
     def gpu_use(self, pids: Sequence[int]) -> tuple[GpuUse, ...] | Missing:
         return self._gpu.read(pids)
+
+    def lock_holders(self) -> tuple[LockHolder, ...] | Missing:
+        """Who holds lock files, of the run or not; those of other users are seen by root alone."""
+        try:
+            return locks.read_holders(self._program)
+        except OSError as problem:
+            return Missing(what="file locks", why=f"the kernel does not tell: {problem.strerror or problem}")
 
     def listener(self, port: int, run: Run | None = None) -> Listener | None:
         """Who listens on a TCP port of this machine; `ours` only if nobody but the run does."""

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NoReturn
 
-from shakedown.core import Ending, Execution, GpuUse, Host, Launch, Missing, Run, StackDump
+from shakedown.core import Ending, Execution, GpuUse, Host, Launch, LockHolder, Missing, Run, StackDump
 from shakedown.errors import HostProblem
 
 
@@ -27,6 +27,9 @@ class Onlooker:
 
     def gpu_use(self, pids: Sequence[int]) -> tuple[GpuUse, ...] | Missing:
         return self._host.gpu_use(pids)
+
+    def lock_holders(self) -> tuple[LockHolder, ...] | Missing:
+        return self._host.lock_holders()
 
     def start(self, launch: Launch, folder: Path, *, detach: bool = False) -> Run:
         refuse("started")

@@ -181,6 +181,20 @@ def users_of(pid: int, wanted: set[ShmObject]) -> set[ShmObject] | None:
     return set(found)
 
 
+def flocked(pid: int) -> list[str]:
+    """Lock files that a process holds with flock(2); [] where we may not look.
+
+    Its own descriptors say so. /proc/locks tells pids of our namespace only, and inodes instead of paths.
+    """
+    held = []
+    for link, target in _open_files(pid) or ():
+        if target.endswith((".lock", "/lock")):
+            folder, _, number = link.rpartition("/fd/")
+            if b"FLOCK" in (_read(f"{folder}/fdinfo/{number}") or b""):
+                held.append(target)
+    return held
+
+
 def _mapped(line: bytes) -> ShmObject | None:
     fields = line.split(None, 5)
     if len(fields) < 6:

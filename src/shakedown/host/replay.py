@@ -23,6 +23,7 @@ from shakedown.core import (
     Identity,
     Launch,
     Listener,
+    LockHolder,
     Missing,
     ProcessSample,
     Run,
@@ -128,6 +129,9 @@ class ReplayHost:
 
     def gpu_use(self, pids: Sequence[int]) -> tuple[GpuUse, ...] | Missing:
         return Missing(what="GPU use", why="not recorded")
+
+    def lock_holders(self) -> tuple[LockHolder, ...] | Missing:
+        return Missing(what="file locks", why="not recorded")
 
     def listener(self, port: int, run: Run | None = None) -> Listener | None:
         return self._listener

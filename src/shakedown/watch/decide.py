@@ -6,6 +6,7 @@ It never reads, waits or looks at a clock.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 
 from shakedown.core import Suspect, Verdict, Wait
 from shakedown.watch.causes import LoggedError, describe_exit, fingerprint, says_held_port
@@ -15,6 +16,7 @@ from shakedown.watch.situation import (
     LOAD_LIMIT_S,
     Decision,
     Limits,
+    LockWait,
     ProcessView,
     Situation,
     State,
@@ -23,6 +25,7 @@ from shakedown.watch.situation import (
 from shakedown.watch.stacks import fingerprint as stack_fingerprint
 from shakedown.watch.stacks import meaningful, show
 
+UNSEEN_HOLDER = 5  # budgets; a first compile under a lock takes 60 to 150 s, maybe in another container
 LIVED_ON_S = 30.0  # progress this long after a "fatal" line: others go on, or it was not fatal
 
 
@@ -35,6 +38,8 @@ def decide(s: Situation, limits: Limits) -> Decision:
     if s.quiet_s < limits.quiet_s:
         return Decision(state=State.MOVING)
     hang = _silent(s, limits)
+    if hang.state is State.QUIET:
+        return hang
     if _met_again(s, limits, hang):
         return hang
     if s.quiet_s < s.budget_s:
@@ -170,11 +175,31 @@ def _silent(s: Situation, limits: Limits) -> Decision:
         return Decision(state=State.SUSPECT, suspect=_as_suspect(suspect), note="its stack cannot be read")
     if s.fatal is not None or (s.error is not None and _is_gone(s, s.error) and _last_words(s)):
         return _crashed(s, limits, exited=False)
+    if suspect.lock is not None:
+        return _locked(s, limits, suspect, suspect.lock)
     if suspect.blocked:
         text = f"{suspect.name} waits for I/O that does not come{_in(suspect)}"
         return _hung(suspect, Wait.BLOCKED_IO, text, "a byte read, or memory growing")
     text = f"{suspect.name} waits{_in(suspect)}"
     return _hung(suspect, Wait.WAITING, text, "any new log line, memory, page faults, I/O or a new stack")
+
+
+def _locked(s: Situation, limits: Limits, suspect: ProcessView, lock: LockWait) -> Decision:
+    """A wait for a file lock, whose holder is alive: the kernel frees the locks of the dead."""
+    if lock.pid is None:
+        if s.quiet_s < UNSEEN_HOLDER * s.budget_s:
+            note = f"{suspect.name} waits for a file lock whose holder is not seen"
+            return Decision(state=State.SUSPECT, suspect=_as_suspect(suspect), note=note)
+        return _hung(suspect, Wait.WAITING, f"{suspect.name} waits{_in(suspect)}", "the lock's release")
+    if lock.idle_s < limits.suspect_s:
+        doing = "works" if not lock.idle_s else f"has not worked for {lock.idle_s:.0f} s"
+        text = f"{suspect.name} waits for {lock.path}, which {lock.holder} holds and {doing}"
+        if s.quiet_s < JIT_LIMIT_S:
+            return Decision(state=State.QUIET, suspect=_as_suspect(suspect), note=text)
+        slow = _hung(suspect, Wait.WAITING, text, "the lock's release")
+        return replace(slow, verdict=Verdict.SLOW, wait=None)
+    text = f"{suspect.name} waits for {lock.path}, held by {lock.holder}, which does nothing"
+    return _hung(suspect, Wait.WAITING, text, f"work or the end of {lock.holder}")
 
 
 def _last_words(s: Situation) -> bool:

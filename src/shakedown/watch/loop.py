@@ -25,6 +25,7 @@ from shakedown.core import (
 )
 from shakedown.watch.causes import ErrorFinder, says_held_port
 from shakedown.watch.decide import decide, foresee
+from shakedown.watch.evidence import first_evidence, spoken
 from shakedown.watch.loading import LoadMeter
 from shakedown.watch.log import LogReader, WatchedLine
 from shakedown.watch.phases import Timeline
@@ -35,7 +36,6 @@ from shakedown.watch.stacks import phase_of
 
 KEPT_LINES = 5000
 FEEDS_PER_STEP = 4
-PLACES_TOLD = 12  # of a traceback, innermost first
 LAST_FEEDS = 500  # once the leader has exited, its last words are wanted at once
 
 
@@ -158,10 +158,13 @@ class Watcher:
         """The judgement of a launch that is cut short: slow if it was moving, else undecided."""
         now_s = self._now_s if now_s is None else now_s
         quiet_s = now_s - self._progress_s
-        moving = quiet_s <= self._budget_s
+        waiting = self._last.note if self._last is not None and self._last.state is State.QUIET else ""
+        moving = quiet_s <= self._budget_s or bool(waiting)  # the one it waits for moves
         seen = f"last hard progress {quiet_s:.0f} s before the end"
         if self._progress is not None:
-            seen += f": {_spoken(self._progress)}"
+            seen += f": {spoken(self._progress)}"
+        if waiting:
+            seen += f"; {waiting}"
         return self._judgement(
             Decision(
                 state=State.FINAL,
@@ -303,29 +306,10 @@ class Watcher:
 
     def _evidence(self) -> tuple[Evidence, ...]:
         """The most telling first: the first error, the last movement, every process, what was not read."""
-        found = []
-        if (error := self._errors.first) is not None:
-            found.append(Evidence(kind="log", text=error.text, at_s=error.at_s, pid=error.pid))
-            if error.places:
-                places = ", ".join(map(_in_package, error.places[:PLACES_TOLD]))
-                found.append(Evidence(kind="traceback", text=places, at_s=error.at_s, pid=error.pid))
-        if self._progress is not None:
-            text = f"last hard progress: {_spoken(self._progress)}"
-            found.append(Evidence(kind="progress", text=text, at_s=self._progress_s, pid=self._progress.pid))
+        found = first_evidence(self._errors.first, self._progress, self._progress_s)
         return (*found, *self._readings.evidence(self._now_s))
 
     def _freeze(self, new_lines: tuple[WatchedLine, ...]) -> Assessment:
         if self._last is None:
             self._last = self._assess(())
         return replace(self._last, now_s=self._now_s, new_lines=new_lines)
-
-
-def _in_package(place: str) -> str:
-    """ "load (/usr/lib/python3/site-packages/vllm/a/b.py" as "load (vllm/a/b.py)": where it is installed says
-    nothing of the failure, and may be called anything."""
-    function, _, file = place.partition(" (")
-    return f"{function} ({'/'.join(file.rpartition('-packages/')[2].split('/')[-3:])})"
-
-
-def _spoken(progress: Progress) -> str:
-    return f"{progress.signal} ({progress.name or 'the launch'})"

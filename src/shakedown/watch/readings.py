@@ -11,6 +11,7 @@ from dataclasses import replace
 
 from shakedown.core import Engine, Evidence, GpuUse, Host, Listener, Missing, Phase, ProcessSample, Run
 from shakedown.watch.gpus import describe_gpus
+from shakedown.watch.locks import Locks, describe
 from shakedown.watch.looks import Looks
 from shakedown.watch.proc import (
     BUSY_SHARE,
@@ -22,8 +23,8 @@ from shakedown.watch.proc import (
     Progress,
     Vanished,
 )
-from shakedown.watch.situation import Limits, ProcessView
-from shakedown.watch.stacks import leaf, meaningful, show
+from shakedown.watch.situation import Limits, LockWait, ProcessView
+from shakedown.watch.stacks import leaf, meaningful, show, waits_for_file_lock
 
 METER_AFTER_S = 3.0  # sockets and GPU cost more than /proc: they are read only in a silence
 METER_EVERY_S = 4.0
@@ -43,6 +44,7 @@ class Readings:
         self._gpu = Meter("GPU memory", step=GPU_STEP)
         self._gpu_use: tuple[GpuUse, ...] = ()
         self._looks = Looks(engine)
+        self._locks = Locks()
         self._unreadable: dict[int, int] = {}
         self._ranks: dict[int, str] = {}
         self._missing: dict[str, tuple[str, float]] = {}
@@ -141,6 +143,14 @@ class Readings:
                     self._miss(Missing(what=what, why=native.why), now_s)
                 else:
                     self._looks.see_native(pid, native)
+        if any(waits_for_file_lock(self._looks.of(memory.sample.pid).frames) for memory in looked_at):
+            self._read_locks(now_s)
+
+    def _read_locks(self, now_s: float) -> None:
+        holders = self._host.lock_holders()
+        if isinstance(holders, Missing):
+            self._miss(holders, now_s)
+        self._locks.feed(() if isinstance(holders, Missing) else holders, now_s)
 
     def _is_busy(self, memory: Memory) -> bool:
         return memory.starved or (memory.cpu_share() or 0.0) > BUSY_SHARE
@@ -157,6 +167,7 @@ class Readings:
         if not keep:
             self._round_s.clear()
             self._unreadable.clear()
+            self._locks.forget()
 
     # --- what the readings come to ----------------------------------------------------------------------
 
@@ -201,6 +212,8 @@ class Readings:
     def _view(self, memory: Memory, now_s: float) -> ProcessView:
         sample = memory.sample
         seen = self._looks.of(sample.pid)
+        lock = self._lock(sample.pid)
+        for_own = lock is not None and lock.pid != sample.pid and lock.pid in {it.pid for it in self.samples}
         return ProcessView(
             pid=sample.pid,
             ppid=sample.ppid,
@@ -212,13 +225,19 @@ class Readings:
             frames=seen.frames,
             tracker=seen.tracker or _looks_like_tracker(sample),
             idle=seen.is_idle,
-            waits=seen.waits or seen.is_idle or sample.wchan == "do_wait",  # for a child, as a shell does
+            # For a child, as a shell does.
+            waits=seen.waits or seen.is_idle or sample.wchan == "do_wait" or for_own,
             meets=seen.meets,
             computes=seen.computes,
             spins=seen.spins,
             gpu_busy=any(use.pid == sample.pid and use.utilisation_percent for use in self._gpu_use),
             starved=memory.starved or seen.works,
+            lock=lock,
         )
+
+    def _lock(self, pid: int) -> LockWait | None:
+        frames = self._looks.of(pid).frames
+        return self._locks.wait_of(pid, frames) if waits_for_file_lock(frames) else None
 
     def evidence(self, now_s: float) -> Iterator[Evidence]:
         for view in self.views(now_s) if self._round_s else ():
@@ -228,6 +247,8 @@ class Readings:
                 place += f", natively {leaf(native)}"
             text = f"{view.name}: state {view.state}, {view.wchan or 'running'}, CPU {share}, {place}"
             yield Evidence(kind="process", text=text, at_s=now_s, pid=view.pid)
+            if view.lock is not None:
+                yield describe(view.lock, now_s)
         for gpu, text in describe_gpus(self._gpu_use, {view.pid: view.name for view in self.views(now_s)}):
             yield Evidence(kind="GPU", text=f"GPU {gpu}: {text}", at_s=now_s)
         for what, (why, at_s) in self._missing.items():

@@ -61,6 +61,23 @@ class State(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class LockWait:
+    """A file lock that a process waits for. `pid` None: who holds it is not seen.
+
+    `idle_s`: for how long its holder has been seen to do nothing.
+    """
+
+    path: str = ""
+    pid: int | None = None
+    name: str = ""
+    idle_s: float = 0.0
+
+    @property
+    def holder(self) -> str:
+        return f"pid {self.pid} ({self.name})"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ProcessView:
     """One live process as the readings leave it. `frames` are () where its stack could not be read.
 
@@ -86,6 +103,7 @@ class ProcessView:
     spins: bool = False
     gpu_busy: bool = False
     starved: bool = False
+    lock: LockWait | None = None
 
     @property
     def busy(self) -> bool:

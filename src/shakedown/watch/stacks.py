@@ -44,6 +44,10 @@ _SPINS = (
     "barrier",
     "clock_gettime", "[vdso]",  # who is there in every other look polls, whatever it is that it waits for
 )  # fmt: skip
+# In here a process asks again and again for a file lock (flock) that another one holds. Not torch's
+# FileBaton: there the file itself is the lock, and stays when its owner dies.
+_FILE_LOCKS = ("filelock/_api.py", "filelock/_unix.py", "tvm_ffi/utils/lockfile.py")
+LOCK_FRAMES = 3
 # In here a rank waits for the others, or for the GPU that does.
 _MEETS = ("torch/distributed/", "synchronize (torch/")
 _DRIVER = ("libcuda.so", "libamdhip64.so", "libhsa-runtime64.so")
@@ -117,6 +121,16 @@ def is_tracker(frames: tuple[Frame, ...]) -> bool:
 def waits_for_other(frames: tuple[Frame, ...], engine: Engine) -> bool:
     """Whether a process is in a frame in which it waits for another process of its own launch."""
     return any_in(frames, engine.waits_for_child) or any_in(frames[:3], _IDLE)
+
+
+def waits_for_file_lock(frames: tuple[Frame, ...]) -> bool:
+    return any_in(frames[:LOCK_FRAMES], _FILE_LOCKS)
+
+
+def packages(frames: tuple[Frame, ...]) -> tuple[str, ...]:
+    """The packages whose code is under way, innermost first, without the code that does the locking."""
+    files = [short_file(frame.file) for frame in frames if not any_in((frame,), _FILE_LOCKS)]
+    return tuple(dict.fromkeys(file.partition("/")[0] for file in files if "/" in file))
 
 
 def meets_ranks(frames: tuple[Frame, ...]) -> bool:

@@ -20,6 +20,7 @@ from shakedown.core import (
     Identity,
     Launch,
     Listener,
+    LockHolder,
     Missing,
     ProcessSample,
     Run,
@@ -168,6 +169,10 @@ class RemoteHost(Here):
 
     def gpu_use(self, pids: Sequence[int]) -> tuple[GpuUse, ...] | Missing:
         found: tuple[GpuUse, ...] | Missing = self._reading("gpu_use", list(pids))
+        return found
+
+    def lock_holders(self) -> tuple[LockHolder, ...] | Missing:
+        found: tuple[LockHolder, ...] | Missing = self._reading("lock_holders")
         return found
 
     def listener(self, port: int, run: Run | None = None) -> Listener | None:

@@ -30,7 +30,9 @@ from shakedown.host.remote.attached import NOT_ATTACHED
 from shakedown.host.state import visit
 from shakedown.host.survey import Survey
 
-ONE_BY_ONE = frozenset({"processes", "socket_bytes", "gpu_use", "listener", "lend_spy", "start", "attached"})
+ONE_BY_ONE = frozenset(
+    {"processes", "socket_bytes", "gpu_use", "lock_holders", "listener", "lend_spy", "start", "attached"}
+)
 _ROOMS = {module.__name__: module for module in (felling, files, foreign, reach, shm, survey)}
 _VISIT_S = 5.0
 _STARTING_S = 30.0
@@ -55,6 +57,7 @@ class Services:
             "stacks": lambda pid, native: host.stacks(pid, native=native),
             "socket_bytes": host.socket_bytes,
             "gpu_use": host.gpu_use,
+            "lock_holders": host.lock_holders,
             "listener": host.listener,
             "end": lambda run, grace_s: host.end(run, grace_s=grace_s),
             "disarm": host.disarm,
