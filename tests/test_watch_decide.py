@@ -12,6 +12,7 @@ from shakedown.watch.proc import Vanished
 from shakedown.watch.situation import (
     HARD_LIMITS_S,
     Limits,
+    LockWait,
     ProcessView,
     Situation,
     State,
@@ -41,6 +42,7 @@ views = st.builds(
     computes=st.booleans(),
     spins=st.booleans(),
     gpu_busy=st.booleans(),
+    lock=st.none() | st.builds(LockWait, pid=st.none() | st.integers(1, 9), idle_s=st.floats(0, 60)),
 )
 errors = st.builds(
     LoggedError,
