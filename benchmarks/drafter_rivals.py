@@ -169,16 +169,22 @@ class Ours:
 class Speculators:
     """The package's own `Trainer.train_epoch` over its own collated batches, with flags all engines serve.
 
-    As shipped its head is frozen; `train_head` lets it learn, as other trainers do.
+    As shipped its head is frozen; `train_head` lets it learn, as other trainers do. Its fused loss is
+    compiled for minutes, and under torch 2.11 in vain; `eager` takes the package's other,
+    which is not compiled.
     """
 
-    def __init__(self, world: World, device: torch.device, *, recipe: Recipe, train_head: bool) -> None:
+    def __init__(
+        self, world: World, device: torch.device, *, recipe: Recipe, train_head: bool, eager: bool = False
+    ) -> None:
         from speculators.losses import resolve_loss_config
         from speculators.models.eagle3 import Eagle3DraftModel, Eagle3SpeculatorConfig
         from speculators.train import trainer as theirs
 
         self.version = metadata.version("speculators")
+        implementation = "eager" if eager or device.type == "cpu" else "fused"
         self.name = f"speculators {self.version}" + (", head trained" if train_head else "")
+        self.name += ", eager loss" if implementation == "eager" else ""
         self.size, self.device = world.size, device
         self.model = Eagle3DraftModel(
             Eagle3SpeculatorConfig(
@@ -191,7 +197,7 @@ class Speculators:
         self.model.lm_head.weight.requires_grad_(train_head)
         for name in ("embed_tokens", "verifier_lm_head", "verifier_norm"):
             getattr(self.model, name).weight.requires_grad_(False)
-        losses = resolve_loss_config("kl_div", "fused" if device.type == "cuda" else "eager")
+        losses = resolve_loss_config("kl_div", implementation)
         calls = {"ttt_steps": recipe.steps, "ttt_step_loss_decay": recipe.decay, "loss_config": losses}
         self.folder = tempfile.TemporaryDirectory()
         settings = theirs.TrainerConfig(

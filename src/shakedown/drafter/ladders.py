@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from contextlib import ExitStack
+from dataclasses import dataclass
 
 import torch
 
@@ -16,6 +17,7 @@ from shakedown.drafter.decoder import Decoder
 from shakedown.drafter.rungs import Ladder, distance, pick_rows
 from shakedown.drafter.saying import Say, seldom
 from shakedown.drafter.target import Target
+from shakedown.drafter.threads import one_thread
 
 Climb = dict[int, tuple[torch.Tensor, dict[int, torch.Tensor]]]  # by sample: rungs [N + 2, R, H], branches
 
@@ -36,17 +38,18 @@ def build_ladders(
     rounded = climb(Decoder(target, torch.bfloat16, device), groups, (), speak)
     exact = climb(Decoder(target, torch.float32, exact_device or device), groups, branches, speak)
     norm_weight = target.final_norm().float()
-    return [
-        Ladder(
-            rows=pick_rows(request.length),
-            rungs=exact[request.sample][0],
-            noise=distance(rounded[request.sample][0], exact[request.sample][0]),
-            branches=exact[request.sample][1],
-            norm_weight=norm_weight,
-            norm_eps=target.rms_eps,
-        )
-        for request in requests
-    ]
+    with one_thread():
+        return [
+            Ladder(
+                rows=pick_rows(request.length),
+                rungs=exact[request.sample][0],
+                noise=distance(rounded[request.sample][0], exact[request.sample][0]),
+                branches=exact[request.sample][1],
+                norm_weight=norm_weight,
+                norm_eps=target.rms_eps,
+            )
+            for request in requests
+        ]
 
 
 @torch.inference_mode()
@@ -54,36 +57,47 @@ def climb(
     decoder: Decoder, groups: Sequence[Sequence[Request]], branches: Collection[int], say: Say
 ) -> Climb:
     """Every rung of every document on its picked rows, float32 on the host."""
-    layers = decoder.target.layers
+    layers, width = decoder.target.layers, decoder.target.hidden_size
     states = [decoder.embed(padded(batch)) for batch in groups]
-    found: Climb = {
-        request.sample: (torch.empty(layers + 2, len(pick_rows(request.length)), width), {})
-        for batch, width in ((batch, decoder.target.hidden_size) for batch in groups)
-        for request in batch
-    }
+    picks = [Picks.of(batch, decoder.device) for batch in groups]
+    rungs = [torch.empty(layers + 2, len(pick.places), width) for pick in picks]
+    kept = [{rung: torch.empty(len(pick.places), width) for rung in sorted(branches)} for pick in picks]
     for layer in range(layers):
         say(f"reference in {str(decoder.dtype)[6:]}: layer {layer + 1} of {layers}")
         with ExitStack() as stack:
             stack.enter_context(decoder.loaded([layer]))
             added = stack.enter_context(decoder.branch(layer)) if layer + 1 in branches else None
-            for number, batch in enumerate(groups):
-                for request, rows in picked(batch, states[number]):
-                    found[request.sample][0][layer] = rows
+            for number, pick in enumerate(picks):
+                pick.keep(states[number], rungs[number][layer])
                 states[number] = decoder.forward(states[number])
                 if added is not None:
-                    for request, rows in picked(batch, added.pop().view_as(states[number])):
-                        found[request.sample][1][layer + 1] = rows
-    for number, batch in enumerate(groups):
-        for request, rows in picked(batch, states[number]):
-            found[request.sample][0][layers] = rows
-        for request, rows in picked(batch, decoder.norm(states[number])):
-            found[request.sample][0][layers + 1] = rows
+                    pick.keep(added.pop(), kept[number][layer + 1])
+    found: Climb = {}
+    for number, (batch, pick) in enumerate(zip(groups, picks, strict=True)):
+        pick.keep(states[number], rungs[number][layers])
+        pick.keep(decoder.norm(states[number]), rungs[number][layers + 1])
+        cut = {rung: torch.split(branch, pick.lengths) for rung, branch in kept[number].items()}
+        for place, (request, rows) in enumerate(
+            zip(batch, torch.split(rungs[number], pick.lengths, dim=1), strict=True)
+        ):
+            found[request.sample] = (rows, {rung: parts[place] for rung, parts in cut.items()})
     return found
 
 
-def picked(batch: Sequence[Request], states: torch.Tensor) -> list[tuple[Request, torch.Tensor]]:
-    """The picked rows of each document of a batch, float32 [R, H] on the host."""
-    return [
-        (request, states[number, pick_rows(request.length).to(states.device)].float().cpu())
-        for number, request in enumerate(batch)
-    ]
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Picks:
+    """The picked rows of a batch: `places` in its states [B · T, H], `lengths` document by document."""
+
+    places: torch.Tensor
+    lengths: list[int]
+
+    @classmethod
+    def of(cls, batch: Sequence[Request], device: torch.device) -> Picks:
+        rows = [pick_rows(request.length) for request in batch]
+        places = [row + number * batch[0].length for number, row in enumerate(rows)]
+        return cls(places=torch.cat(places).to(device), lengths=[len(row) for row in rows])
+
+    @one_thread()
+    def keep(self, states: torch.Tensor, into: torch.Tensor) -> None:
+        """All at once: a copy for each document would wait for the device as often."""
+        into.copy_(states.flatten(0, -2)[self.places])

@@ -14,6 +14,7 @@ import torch
 
 from shakedown.drafter.patterns import Explanation, Fault, Rows, explain, named_together
 from shakedown.drafter.rungs import Ladder, distance, kept_rows
+from shakedown.drafter.threads import one_thread
 
 MARGIN = 5.0  # the next rung must be so many times as far as the noise, else the layers cannot be told apart
 ALLOWED = 3.0  # times the distance between the reference in bfloat16 and in float32
@@ -68,6 +69,7 @@ def finite(value: Any) -> Any:
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
+@one_thread()
 def compare_states(
     engine: Sequence[torch.Tensor], ladders: Sequence[Ladder], expected: Sequence[int]
 ) -> ParityFinding:

@@ -48,7 +48,10 @@ class Ladder:
 
 
 def distance(found: torch.Tensor, reference: torch.Tensor) -> torch.Tensor:
-    """|found - reference| / |reference| for each row, [..., R]."""
+    """|found - reference| / |reference| for each row, [..., R]. `found` is one rung [R, H], or as many."""
+    if reference.dim() > 2:  # rung by rung: what lies between stays in the processor's cache
+        many = found if found.dim() == reference.dim() else [found] * len(reference)
+        return torch.stack([distance(x, rung) for x, rung in zip(many, reference, strict=True)])
     size = torch.linalg.vector_norm(reference, dim=-1).clamp_min(1e-30)
     relative: torch.Tensor = torch.linalg.vector_norm(found - reference, dim=-1) / size
     return relative

@@ -22,6 +22,7 @@ from shakedown.drafter.patterns import Fault
 from shakedown.drafter.rungs import Ladder, distance, kept_rows
 from shakedown.drafter.shards import Document
 from shakedown.drafter.tapped import Stage, Tapped, assemble, install_plugin, read_steps, rows_of
+from shakedown.drafter.threads import one_thread
 from shakedown.errors import EnvironmentProblem
 from shakedown.jobs.accept_expect import (
     ReferenceDrafter,
@@ -130,6 +131,7 @@ def judge_states(
     )
 
 
+@one_thread()
 def scanned(states: Sequence[torch.Tensor], ladders: Sequence[Ladder]) -> list[list[float]]:
     """Of each slot the median distance over tokens from every rung; sinks left out."""
     kept = [kept_rows(ladder) for ladder in ladders]
@@ -149,6 +151,7 @@ def short(request: Request) -> Request:
     return replace(request, tokens=request.tokens[:-1], mask=request.mask[:-1], rows=request.rows[:-1])
 
 
+@one_thread()
 def document_of(request: Request, tapped: Tapped) -> Document:
     """With the engine's aux states; the last state is not looked at by a greedy walk."""
     aux = tapped.aux.transpose(0, 1).flatten(1)
