@@ -160,7 +160,7 @@ WAIT = (
     "_poll_until_acquired site-packages/filelock/_api.py:1236",
     "build site-packages/flashinfer/jit/core.py:313",
 )
-LOCK = "/root/.cache/flashinfer/90a/norm.lock"
+LOCK = "/home/me/.cache/flashinfer/90a/norm.lock"
 
 
 def holder(pid: int = 77, path: str = LOCK, **changed) -> LockHolder:
@@ -223,10 +223,10 @@ def test_torchs_baton_is_no_such_lock():
 
 def test_of_several_locks_the_one_of_a_package_under_way_is_meant():
     locks, frames = Locks(), stack(1, *WAIT).threads[0].frames
-    locks.feed([holder(5, "/root/.cache/uv/.lock"), holder(6)], 1.0)
+    locks.feed([holder(5, "/home/me/.cache/uv/.lock"), holder(6)], 1.0)
     assert locks.wait_of(1, frames).pid == 6
     tvm = (frames[0], Frame(function="build", file="site-packages/tvm_ffi/cpp/extension.py", line=1))
-    locks.feed([holder(5, "/root/.cache/tvm-ffi/a/lock"), holder(6)], 2.0)
+    locks.feed([holder(5, "/home/me/.cache/tvm-ffi/a/lock"), holder(6)], 2.0)
     assert locks.wait_of(1, tvm).pid == 5
     torch = (*frames, Frame(function="no_grad", file="site-packages/torch/utils/_contextlib.py", line=1))
     locks.feed([holder(5, "/tmp/torchinductor_me/a.lock"), holder(6)], 3.0)

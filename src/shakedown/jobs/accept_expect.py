@@ -91,19 +91,15 @@ class ReferenceDrafter:
 
 def told_tokens(measurement: Measurement) -> list[Answered]:
     """The answers whose tokens and prompt the server told."""
-    return [each for each in measurement.answers if each.generated.tokens and prompt_of(each)]
-
-
-def prompt_of(answered: Answered) -> tuple[int, ...]:
-    return answered.prompt
+    return [each for each in measurement.answers if each.generated.tokens and each.prompt]
 
 
 def requests_of(answers: Sequence[Answered]) -> list[Request]:
     found = []
     for number, each in enumerate(answers):
-        tokens = torch.tensor([*prompt_of(each), *each.generated.tokens], dtype=torch.int32)
+        tokens = torch.tensor([*each.prompt, *each.generated.tokens], dtype=torch.int32)
         mask = torch.zeros(len(tokens), dtype=torch.uint8)
-        mask[len(prompt_of(each)) :] = 1
+        mask[len(each.prompt) :] = 1
         found.append(
             Request(
                 sample=number, place=f"answer {number + 1}", tokens=tokens, mask=mask, rows=teacher_rows(mask)
@@ -116,7 +112,7 @@ def expect_lookup(lookup: Lookup, answers: Sequence[Answered], shown: Shown) -> 
     """Prompt lookup needs no states: what is proposed follows from the text alone."""
     pairs, walks = [], []
     for each in answers:
-        prompt, tokens = prompt_of(each), each.generated.tokens
+        prompt, tokens = each.prompt, each.generated.tokens
         walked = walk_lookup(lookup, prompt, tokens)
         walks.append(Tally.of_rounds([it.accepted for it in walked], lookup.drafts))
         placed = place_lookups(lookup, prompt, tokens, each.generated.rounds or ())

@@ -27,7 +27,6 @@ from shakedown.errors import EnvironmentProblem
 from shakedown.jobs.accept_expect import (
     ReferenceDrafter,
     expect_drafter,
-    prompt_of,
     requests_of,
     told_tokens,
 )
@@ -86,7 +85,7 @@ def see_states(
             lambda target: measure_server(target, plan, concurrency=1, number=number, talk=talk),
         )
         answers = told_tokens(measured)
-        texts = [[*prompt_of(each), *each.generated.tokens] for each in answers]
+        texts = [[*each.prompt, *each.generated.tokens] for each in answers]
         tapped = assemble(list(read_steps(steps)), texts)
     seen = [(each, found) for each, found in zip(answers, tapped, strict=True) if found is not None]
     if not seen:
@@ -112,7 +111,7 @@ def judge_states(
     parity: dict[str, ParityFinding] = {}
     scan: dict[str, dict[str, Any]] = {}
     for stage in Stage:
-        chosen = [found.stages(len(prompt_of(a)))[stage] for a, found in zip(answers, tapped, strict=True)]
+        chosen = [found.stages(len(a.prompt))[stage] for a, found in zip(answers, tapped, strict=True)]
         parts = [rows_of(ladder, rows) for ladder, rows in zip(ladders, chosen, strict=True)]
         held = [(part, found) for part, found in zip(parts, tapped, strict=True) if len(part.rows)]
         if sum(len(part.rows) for part, _ in held) < FEWEST_TOKENS:
