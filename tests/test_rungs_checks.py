@@ -14,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shakedown.core import CheckLevel, Execution
+from shakedown.ledger.place import file_system
 from shakedown.rungs import CHECKS, parameters, read_findings, script_text
 
 SCRIPTS = {script.name: script for script in CHECKS}
@@ -121,6 +122,14 @@ def test_a_compiler_lock_left_behind_is_an_error_a_fresh_one_is_not(tmp_path):
     old = time.time() - 3600
     os.utime(lock, (old, old))
     assert levels(look("caches", TORCH_EXTENSIONS_DIR=str(tmp_path)), "jit-lock") == {CheckLevel.ERROR}
+
+
+def test_a_cache_on_a_network_disk_is_named(tmp_path):
+    here = file_system(tmp_path)
+    found = look("caches", {"networks": [here]}, TRITON_CACHE_DIR=str(tmp_path))
+    assert CheckLevel.WARNING in levels(found, "cache-local")
+    found = look("caches", {"networks": ["another"]}, TRITON_CACHE_DIR=str(tmp_path))
+    assert levels(found, "cache-local") == set()
 
 
 # --- the model -------------------------------------------------------------------------------------------

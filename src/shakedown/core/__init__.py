@@ -18,6 +18,7 @@ from shakedown.core.engines import (
     Switch,
     Values,
 )
+from shakedown.core.filesystems import NETWORK_FILE_SYSTEMS, is_network
 from shakedown.core.findings import CheckFinding, CheckLevel
 from shakedown.core.isolation import (
     Cause,
@@ -95,6 +96,7 @@ from shakedown.core.verdicts import (
 __all__ = [
     "BESIDE_FACT",
     "INTERMITTENT_FACT",
+    "NETWORK_FILE_SYSTEMS",
     "PLACE_FACT",
     "SSH_FACT",
     "VIA_FACT",
@@ -166,6 +168,7 @@ __all__ = [
     "Verdict",
     "Wait",
     "Workaround",
+    "is_network",
     "missed_fingerprint",
     "missed_marks",
 ]

@@ -40,7 +40,7 @@ def two_node_recipe(python: Path, model: Path) -> Launch:
     port, master_port = free_port(), free_port()
     flags = (
         f"--model {model} --host 127.0.0.1 --port {port} --served-model-name smollm2"
-        " --max-model-len 2048 --dtype bfloat16 --enforce-eager --max-num-seqs 8 --block-size 32 --seed 0"
+        " --max-model-len 2048 --dtype float32 --enforce-eager --max-num-seqs 8 --block-size 32 --seed 0"
         f" --nnodes 2 --node-rank 0 --master-addr 127.0.0.1 --master-port {master_port}"
         " --pipeline-parallel-size 2 --generation-config vllm --uvicorn-log-level warning"
     )

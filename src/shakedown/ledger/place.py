@@ -10,16 +10,12 @@ import stat
 from contextlib import suppress
 from pathlib import Path
 
+from shakedown.core import is_network
 from shakedown.errors import LedgerProblem
 
 FOLDER_MODE = 0o700
 FILE_MODE = 0o600
-# WAL keeps its index in shared memory, which two hosts of one network folder do not share.
 MOUNTS = Path("/proc/self/mountinfo")
-NETWORK_FILE_SYSTEMS = frozenset(
-    {"nfs", "nfs4", "cifs", "smb3", "lustre", "beegfs", "gpfs", "ceph", "glusterfs", "9p"}
-    | {"fuse.sshfs", "fuse.glusterfs", "fuse.ceph"}
-)
 ELSEWHERE = "use another with --ledger PATH, in a folder that only you can write to"
 
 
@@ -83,8 +79,8 @@ def _refuse_shared(path: Path) -> None:
 
 
 def on_network(path: Path, mounts: Path = MOUNTS) -> bool:
-    """Whether `path` lies on a file system that several hosts may share."""
-    return file_system(path, mounts) in NETWORK_FILE_SYSTEMS
+    """Whether several hosts may share the file system: WAL keeps its index in memory that they do not."""
+    return is_network(file_system(path, mounts))
 
 
 def file_system(path: Path, mounts: Path = MOUNTS) -> str:

@@ -7,14 +7,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from shakedown.core import PLACE_FACT, WEIGHTS_FACT, Loading, Phase, TrialRecord
+from shakedown.core import PLACE_FACT, WEIGHTS_FACT, Loading, Phase, TrialRecord, is_network
 from shakedown.report.words import phase_times, seconds_words
 
 GB = 1e9
 MOSTLY = 0.5  # of the weights came off the disk
 BUSY_CORES = 0.8
 SHORT_S = 1.0  # the readings are a second apart
-NETWORKS = ("nfs", "cifs", "smb", "ceph", "lustre", "fuse", "9p", "glusterfs", "gpfs", "beegfs", "virtiofs")
 
 
 def load_document(trial: TrialRecord) -> dict[str, Any] | None:
@@ -62,7 +61,7 @@ def limit_of(trial: TrialRecord, loading: Loading) -> str:
     if load_seconds(trial, loading) < SHORT_S:
         return ""
     kind, size = dict(trial.facts).get(PLACE_FACT, ""), weight_bytes(trial)
-    if kind.startswith(NETWORKS):
+    if is_network(kind):
         return f"a network file system ({kind})"
     if size and loading.disk_bytes >= MOSTLY * size:
         return "the disk"

@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from importlib import resources
 from typing import Any
 
+from shakedown.core import NETWORK_FILE_SYSTEMS
+
 PARAMETERS = "SHAKEDOWN_RUNG"  # the variable that carries a script's parameters, as JSON
 
 
@@ -106,4 +108,5 @@ def script_text(name: str) -> str:
 
 
 def parameters(given: Mapping[str, Any]) -> dict[str, str]:
-    return {PARAMETERS: json.dumps(dict(given))}
+    """The variable that tells a script what it cannot know: nothing of Shakedown is on its path."""
+    return {PARAMETERS: json.dumps({"networks": NETWORK_FILE_SYSTEMS, **given})}

@@ -10,19 +10,7 @@ import tempfile
 
 GIB = 1 << 30
 STALE_S = 600
-NETWORK_DISKS = (
-    "nfs",
-    "nfs4",
-    "cifs",
-    "smb3",
-    "lustre",
-    "fuse.sshfs",
-    "ceph",
-    "glusterfs",
-    "9p",
-    "beegfs",
-    "gpfs",
-)
+NETWORK_DISKS = tuple(PARAMS["networks"])
 CACHES = (
     ("HF_HOME", "~/.cache/huggingface"),
     ("VLLM_CACHE_ROOT", "~/.cache/vllm"),
@@ -95,7 +83,7 @@ def cache(variable, path):
             "a compiler or a download runs out of it",
             f"free room there, or set {variable} elsewhere",
         )
-    elif kind in NETWORK_DISKS and variable not in ("HF_HOME", "TMPDIR"):
+    elif kind.startswith(NETWORK_DISKS) and variable not in ("HF_HOME", "TMPDIR"):
         found(
             "cache-local",
             "warning",
