@@ -52,7 +52,7 @@ RESULTS = Path(__file__).parent / "results"
 BY_HEART_TOKENS, STEPS = 40, 60
 QUESTIONS, TOKENS = 24, 128  # with a drafter that was trained
 NO_ANSWER = "no answer"
-FIRST_PORT, PORTS_APART = 21100, 200
+FIRST_PORT, PORTS_APART = {"vllm": 21100, "sglang": 23100}, 200  # both engines may be looked at together
 COLUMNS = "{:28} {:14} {:14} {:40} {:>8} {:>8} {:>6}  {}"
 
 
@@ -171,7 +171,7 @@ def in_own_process(row: Row, given: Given, folder: Path, number: int, left_s: fl
     folder.mkdir(parents=True)
     began_s, gpus = time.monotonic(), visible_gpus() if given.device == "gpu" else []
     env = {**os.environ, **({"CUDA_VISIBLE_DEVICES": gpus[number % len(gpus)]} if gpus else {})}
-    port = FIRST_PORT + PORTS_APART * number
+    port = FIRST_PORT[given.engine] + PORTS_APART * number
     own = ["--row", row.name, "--work", str(folder), "--port", str(port)]
     log = folder / "log.txt"
     with log.open("w") as output:
@@ -231,7 +231,7 @@ def run(given: Given, wanted: list[str], options: argparse.Namespace) -> None:
 
 def read_flags(given: Given) -> None:
     """Once for all rows, which find the engine's flags kept."""
-    argv = tuple(given.setup.argv(given.python, given.model, FIRST_PORT))
+    argv = tuple(given.setup.argv(given.python, given.model, FIRST_PORT[given.engine]))
     launch = Launch(argv=argv, env=dict(os.environ), cwd=Path.cwd())
     read_request(LaunchRequest(launch=launch), LocalHost(), Loud(), live=True)
 

@@ -42,7 +42,6 @@ ROWS = {"healthy": "", "ids+1": "ids+1"}  # by the fault that is planted
 QUESTIONS, TOKENS, DRAFT_VOCABULARY = 16, 48, 1024
 # A beginning from the cache was computed by another request: here each prompt is prefilled whole.
 WHOLE_PROMPTS = {"vllm": "--no-enable-prefix-caching", "sglang": "--disable-radix-cache"}
-PORT = 25100
 
 SHAPE = {
     "hidden_size": 256,
@@ -140,7 +139,11 @@ def run(options: argparse.Namespace, work: Path) -> dict[str, Any]:
     make_target(target, options.tokenizer)
     make_head(head, target)
     setup = SETUPS[options.engine, "gpu" if options.gpu else "cpu"]
-    argv = [*setup.argv(options.python, target, PORT), WHOLE_PROMPTS[options.engine], *(options.flag or ())]
+    argv = [
+        *setup.argv(options.python, target, options.port),
+        WHOLE_PROMPTS[options.engine],
+        *(options.flag or ()),
+    ]
     rows = {}
     for name in options.only or ROWS:
         folder = work / name
@@ -172,6 +175,7 @@ def main() -> None:
     parser.add_argument("--gpu", action="store_true")
     parser.add_argument("--only", nargs="+", choices=list(ROWS))
     parser.add_argument("--flag", action="append", metavar="FLAG", help="one more of the server's")
+    parser.add_argument("--port", type=int, default=19100)
     for name in ("--python", "--tokenizer", "--out"):
         default = RESULTS if name == "--out" else None
         parser.add_argument(

@@ -40,12 +40,12 @@ VLLM_ENV = {"HF_HUB_OFFLINE": "1", "VLLM_CPU_KVCACHE_SPACE": "1"}
 def vllm_launch(python: Path, model: Path, port: int, *flags: str) -> list[str]:
     start = [str(python), "-m", "vllm.entrypoints.openai.api_server", "--model", str(model)]
     where = ["--host", "127.0.0.1", "--port", str(port)]
-    return [*start, *where, "--max-model-len", "2048", "--dtype", "bfloat16", *flags]
+    return [*start, *where, "--max-model-len", "2048", "--dtype", "float32", *flags]
 
 
 def sglang_launch(python: Path, model: Path, port: int, *flags: str) -> list[str]:
     start = [str(python), "-m", "sglang.launch_server", "--model-path", str(model)]
-    where = ["--host", "127.0.0.1", "--port", str(port), "--device", "cpu"]
+    where = ["--host", "127.0.0.1", "--port", str(port), "--device", "cpu", "--dtype", "float32"]
     small = ["--attention-backend", "torch_native", "--mem-fraction-static", "0.2", "--max-total-tokens"]
     return [*start, *where, *small, "8192", *flags]
 
