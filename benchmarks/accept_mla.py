@@ -1,7 +1,7 @@
 """Are the states of latent attention (MLA) and experts seen rightly in a real engine, in prefill and decode?
 
     python benchmarks/accept_mla.py --engine vllm --gpu --python FILE --tokenizer FOLDER
-                                    [--only NAME…] [--flag FLAG…] [--out FILE]
+                                    [--only NAME…] [--flag=FLAG…] [--port N] [--out FILE]
 
 A random DeepSeek-V3 of eight layers, with the head sizes of the real one, for which engines have kernels,
 and an EAGLE-3 head that has learnt nothing are written down, served together, and the states that the engine
