@@ -8,7 +8,7 @@ from test_isolate_search import Server, factors_of, planted, search
 from shakedown.core import INTERMITTENT_FACT, Expectation, Measured, Purpose
 from shakedown.report import run_report, run_summary
 from shakedown.report.chain import show
-from shakedown.report.document import isolate_document
+from shakedown.report.search_document import isolate_document
 from shakedown.report.shell import rerun
 from shakedown.report.words import next_steps, ranking_words
 

@@ -2,9 +2,10 @@
 
 from shakedown.report.chain import show
 from shakedown.report.checks import check_lines
-from shakedown.report.document import isolate_document, run_document, runs_document
+from shakedown.report.document import run_document, runs_document
 from shakedown.report.markdown import isolate_report, run_report
 from shakedown.report.recipe import Recipe
+from shakedown.report.search_document import isolate_document
 from shakedown.report.text import isolate_summary, run_summary, runs_table
 
 __all__ = [
