@@ -52,7 +52,7 @@ def shakedown(tmp_path: Path) -> Shakedown:
     """`shakedown(command, *options, launch=argv, env=changes)`, with --json and a ledger in tmp_path."""
 
     def run(
-        *words: str, launch: Sequence[str] = (), env: Mapping[str, str] | None = None, timeout_s: float = 600
+        *words: str, launch: Sequence[str] = (), env: Mapping[str, str] | None = None, timeout_s: float = 1500
     ) -> Said:
         argv = [sys.executable, "-m", "shakedown", *words, "--ledger", str(tmp_path / "ledger.db"), "--json"]
         done = subprocess.run(

@@ -21,7 +21,7 @@ from shakedown.jobs.serving import while_serving
 from shakedown.probe import Target
 from shakedown.provision import VLLM, prepare_engine, prepare_model
 
-pytestmark = [pytest.mark.engine, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.engine, pytest.mark.timeout(1800)]
 
 TIED = 1e-3  # nat, in fp32: of two tokens as likely either is the target's choice
 

@@ -12,7 +12,7 @@ import pytest
 
 from shakedown.provision import SGLANG, VLLM, prepare_engine, prepare_model
 
-pytestmark = [pytest.mark.engine, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.engine, pytest.mark.timeout(1800)]
 
 
 def say(text: str) -> None:
@@ -111,7 +111,7 @@ def test_a_variable_that_silences_sglangs_scheduler_is_proven(shakedown, sglang,
 
 
 def test_a_kv_cache_too_small_is_the_flag_that_says_so(shakedown, vllm, model, port):
-    launch = vllm_launch(vllm, model, port, "--enforce-eager", "--kv-cache-memory-bytes", "1000000")
+    launch = vllm_launch(vllm, model, port, "--enforce-eager", "--kv-cache-memory-bytes", "50000000")
     said = shakedown("isolate", launch=launch, env={"HF_HUB_OFFLINE": "1"})
     document = said.document
     assert document["verdict"] == "crashed", document

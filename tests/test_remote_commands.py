@@ -211,7 +211,7 @@ def test_a_machine_that_cannot_be_reached_is_told_in_words_with_a_way_out(box, s
 
 
 @pytest.mark.engine
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(1800)
 def test_the_fault_of_the_demo_is_proven_there(box, shakedown):
     """The engine waits for a node that is not there; its stacks are taken there, by the py-spy we lend."""
     python = prepare_engine(VLLM, print)
