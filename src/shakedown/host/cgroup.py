@@ -52,10 +52,11 @@ def kill(group: Path) -> bool:
 
 def remove(group: Path) -> None:
     """Remove the empty group; one that still holds a process stays."""
-    below = sorted((path for path in group.glob("**/*") if path.is_dir()), reverse=True)
-    for directory in [*below, group]:
+    for directory, _, _ in os.walk(group, topdown=False):
         try:
-            directory.rmdir()
+            os.rmdir(directory)
+        except FileNotFoundError:
+            continue  # the server tidies its own groups
         except OSError:
             return
 

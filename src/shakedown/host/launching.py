@@ -196,7 +196,7 @@ def _reap_soon(pid: int) -> None:
 def _explain(answer: dict[str, Any] | None, launch: Launch, folder: Path) -> HostProblem | UsageError:
     if answer is None:
         return HostProblem(
-            f"the supervisor did not report within {_READY_S:.0f} s", f"see {folder / _ERRORS}"
+            f"the supervisor failed, or did not report within {_READY_S:.0f} s", f"see {folder / _ERRORS}"
         )
     said = os.strerror(answer["errno"])
     if answer["problem"] == "folder":

@@ -8,7 +8,6 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Iterable
-from pathlib import Path
 
 from shakedown.host import procfs
 from shakedown.host.procfs import ShmObject
@@ -68,14 +67,15 @@ def still_there(seen: Iterable[ShmObject]) -> list[str]:
 
 
 def _numbers() -> set[tuple[int, int]]:
-    """(device, inode) of everything there is."""
+    """(device, inode) of everything there is. Anybody may remove a folder while it is walked."""
     found = set()
-    for path in Path(_FOLDER).glob("**/*"):
-        try:
-            status = path.lstat()
-        except OSError:
-            continue
-        found.add((status.st_dev, status.st_ino))
+    for folder, folders, files in os.walk(_FOLDER):
+        for name in folders + files:
+            try:
+                status = os.lstat(os.path.join(folder, name))
+            except OSError:
+                continue
+            found.add((status.st_dev, status.st_ino))
     return found
 
 

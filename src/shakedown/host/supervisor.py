@@ -21,6 +21,7 @@ from typing import Any
 from shakedown.host import cgroup, procfs
 from shakedown.host.child import fork_server
 from shakedown.host.container import ContainerRun, is_of
+from shakedown.host.duties import Duties
 from shakedown.host.family import Family
 from shakedown.host.ladder import bring_down
 from shakedown.host.output import RawOutput, RedactedLog, drain
@@ -72,6 +73,7 @@ class Supervisor:
         self._behind = False  # more output waits
         self._alone_s: float | None = None  # since when nobody looked after an armed run
         self._visit = 0
+        self._duties = Duties()
         self._looked_s = self._judged_s = self._sought_s = 0.0
         self._poll = select.poll()
         self._poll.register(0, select.POLLIN)
@@ -97,7 +99,8 @@ class Supervisor:
         """Watch over the run until asked to end it, or until nobody who could ask is left."""
         while not self._why:
             self._turn(_DRAIN_S)
-            self._seek_container()
+            with self._duties.optional("the search for its container"):
+                self._seek_container()
             self._miss_visitors()
             if not self._family.members and not self._state.armed and self._state.exit:
                 self._look(thorough=True)
@@ -119,9 +122,9 @@ class Supervisor:
         if self._container and self._state.container:
             self._state.container.gone = self._container.end_surely(self._turn)
         self._reap()
-        self._state.swept = sweep(self._state.shm)
+        self._sweep()
         self._drain(most_bytes=2 * self._log_bytes)
-        self._log.finish_line()
+        self._finish_line()
         if self._group:
             cgroup.remove(self._group)
         self._state.left = [(member.pid, member.started_ticks) for member in fall.left]
@@ -162,13 +165,16 @@ class Supervisor:
             self._look(thorough=True)
             self._save()
 
-    def abandon(self) -> None:
+    def abandon(self, failure: BaseException) -> None:
         """We are broken: leave no server without a supervisor."""
-        if self._container:
-            self._container.end(0.0, time.sleep, lambda: True)
+        with self._duties.optional("the end of its container"):
+            if self._container:
+                self._container.end(0.0, time.sleep, lambda: True)
         fall = bring_down(self._family, self._state.leader[0], 0.0, turn=time.sleep, hurried=lambda: True)
         self._state.left = [(member.pid, member.started_ticks) for member in fall.left]
         self._state.ended, self._state.forced = "the supervisor failed", fall.forced
+        self._state.problem = self._state.problem or f"its supervisor failed: {type(failure).__name__}"
+        self._sweep()
         self._save()
 
     def _turn(self, wait_s: float) -> None:
@@ -187,7 +193,7 @@ class Supervisor:
             changed |= self._look(thorough=now - self._judged_s >= _LOOK_AGAIN_S)
             changed |= self._sample_shm(only_when_due=True)
         if self._state.exit and not self._family.members:
-            self._log.finish_line()
+            self._finish_line()
         if self._log.problem and self._log.problem != self._state.problem:
             self._state.problem = self._log.problem
             changed = True
@@ -195,10 +201,21 @@ class Supervisor:
             self._save()
 
     def _drain(self, *, most_bytes: int) -> int:
-        return drain(self._raw, self._log, most_bytes=most_bytes, skip_above_bytes=self._log_bytes)
+        moved = -1
+        with self._duties.optional("its output"):
+            moved = drain(self._raw, self._log, most_bytes=most_bytes, skip_above_bytes=self._log_bytes)
+        if moved < 0:  # what was taken is lost
+            self._log.problem = self._log.problem or "its log ends early: it could not be taken in"
+        return moved
+
+    def _finish_line(self) -> None:
+        with self._duties.optional("its output"):
+            self._log.finish_line()
 
     def _look(self, *, thorough: bool = False) -> bool:
-        changed = self._family.look(thorough=thorough)
+        changed = False
+        with self._duties.optional("the look at its processes"):
+            changed = self._family.look(thorough=thorough)
         self._looked_s = time.monotonic()
         self._judged_s = self._looked_s if thorough else self._judged_s
         if changed:
@@ -206,11 +223,17 @@ class Supervisor:
         return changed
 
     def _sample_shm(self, *, only_when_due: bool = False) -> bool:
-        pids = [member.pid for member in self._family.members]
-        found = self._shm.sample(pids, now=not only_when_due)
+        found = False
+        with self._duties.optional("the watch on /dev/shm"):
+            pids = [member.pid for member in self._family.members]
+            found = self._shm.sample(pids, now=not only_when_due)
         if found:
             self._state.shm = sorted(self._shm.seen)
         return found
+
+    def _sweep(self) -> None:
+        with self._duties.optional("the sweep of /dev/shm"):
+            self._state.swept = sweep(self._state.shm)
 
     def _reap(self) -> bool:
         changed = False
@@ -316,12 +339,11 @@ def main() -> None:
     except OSError as problem:
         _answer({"problem": "folder", "errno": problem.errno})
         return
-    answer = supervisor.start(spec)
-    _answer(answer)
-    if "problem" in answer:
-        return
     try:
-        supervisor.run()
-    except BaseException:
-        supervisor.abandon()
+        answer = supervisor.start(spec)
+        _answer(answer)
+        if "problem" not in answer:
+            supervisor.run()
+    except BaseException as failure:
+        supervisor.abandon(failure)
         raise
