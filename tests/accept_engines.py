@@ -96,7 +96,9 @@ def look(
         questions = in_token_ids(questions, model)
     plan = plan_of(questions, tokens, drafts)
     reference = ReferenceDrafter.load(drafter, model)
-    seen = see_states(request, contender, reference, plan, talk, serve=serve or unjudged(folder / LOG))
+    seen = see_states(
+        request, contender, reference, plan, talk, concurrency=1, serve=serve or unjudged(folder / LOG)
+    )
     documents = reference.states(requests_of(seen.answers))
     acceptance = acceptance_of([each.tally for each in seen.answers if each.tally is not None])
     shown = Shown(

@@ -15,11 +15,14 @@ import pytest
 
 from shakedown.acceptance.rounds import Source
 from shakedown.acceptance.verdict import Blame, Outcome, Shown, judge
-from shakedown.core import LogprobStyle
+from shakedown.core import Launch, LogprobStyle
 from shakedown.errors import DataProblem, EnvironmentProblem, UsageError
 from shakedown.host.reach import free_port, is_listening
+from shakedown.jobs.accept_launches import Contender
 from shakedown.jobs.accept_measure import Measurement, Plan, measure_server
 from shakedown.jobs.accept_questions import read_questions
+from shakedown.jobs.accept_states import see_states
+from shakedown.jobs.request import LaunchRequest
 from shakedown.probe import Target
 
 SERVER = Path(__file__).parent / "bad_servers" / "drafting.py"
@@ -97,6 +100,23 @@ def test_sums_are_read_around_each_request_or_block(concurrency):
     assert found.acceptance is not None
     assert found.acceptance.requests == (8 if concurrency == 1 else 1)
     assert found.acceptance.tokens_per_round.value > 1.2
+
+
+def test_the_states_are_seen_with_as_many_requests_at_once_as_are_judged(tmp_path):
+    launched = Launch(argv=("server",), env={}, cwd=tmp_path)
+    contender = Contender(name="d", launch=launched, speculation=None)
+    plan = Plan(questions=read_questions(None), tokens=4, most=24, margin=0.5, drafts=3)
+    measured = []
+
+    def serve(launch, talk, work):
+        with serving() as target:
+            measured.append(work(target))
+        return measured[0]
+
+    with pytest.raises(EnvironmentProblem, match="wrote no states"):
+        see_states(LaunchRequest(launch=launched), contender, None, plan, Quiet(), concurrency=3, serve=serve)
+    assert measured[0].concurrency == 3
+    assert len(measured[0].answers) == 64  # eight blocks, should only their sums be told
 
 
 def test_speculation_that_is_silently_off_is_said():

@@ -56,7 +56,9 @@ def outcome(found: Finding) -> tuple[Outcome, Blame]:
         (replace(GOOD, states=(RIGHT, WRONG)), Blame.CAPTURE),
         (replace(LOW, states=(RIGHT, WRONG)), Blame.CAPTURE),
         (replace(LOW, states=(RIGHT,), engine_states=comparison(Standing.BELOW)), Blame.DRAFTER_PATH),
-        (replace(LOW, states=(RIGHT,), engine_states=comparison(Standing.EQUAL)), Blame.CAPTURE),
+        (replace(LOW, states=(RIGHT,), engine_states=comparison(Standing.EQUAL, 1.4)), Blame.CAPTURE),
+        (replace(LOW, states=(RIGHT,), engine_states=comparison(Standing.EQUAL)), Blame.UNDECIDED),
+        (replace(LOW, states=(RIGHT,), engine_states=comparison(Standing.EQUAL, 2.35)), Blame.UNDECIDED),
         (LOW, Blame.UNDECIDED),
         (replace(LOW, stateless=True), Blame.DRAFTER_PATH),
         (replace(GOOD, reference=comparison(Standing.UNDECIDED)), Blame.UNDECIDED),
@@ -82,6 +84,16 @@ def test_too_few_rounds_say_how_many_more():
     found = judge(replace(GOOD, reference=comparison(Standing.UNDECIDED)))
     assert found.more_rounds == 480  # 40 requests of 20 rounds, 320 are there
     assert "about 480 more rounds would" in found.why[0]
+
+
+def test_a_gap_that_is_gone_where_the_states_are_seen_is_not_the_captures():
+    """A fault that shows only in batches, or only without the plug-in."""
+    seen = replace(LOW, states=(RIGHT,), engine_states=comparison(Standing.EQUAL), proposals=1.0)
+    found = judge(seen)
+    assert outcome(found) == (Outcome.BELOW, Blame.UNDECIDED)
+    assert (
+        "it accepts what there is to accept; it proposes as the reference in 100% of rounds" in found.why[1]
+    )
 
 
 def test_a_gap_can_be_handed_to_isolate():

@@ -66,7 +66,7 @@ def expected_of(
     if contender.engine not in PLUGGED or reading.command.container is not None:
         return shown, None
     try:
-        seen = see_states(launch, contender, reference, plan, talk)
+        seen = see_states(launch, contender, reference, plan, talk, concurrency=request.concurrency[0])
     except EnvironmentProblem as problem:
         talk.say(f"accept: the engine's states were not seen: {problem.message}")
         return shown, None

@@ -114,7 +114,7 @@ def measure_server(
     before = read_counters(target)
     blocks: list[list[Answered]] = []
     began_s = time.monotonic()
-    size = max(BLOCK, 2 * concurrency)
+    size = block_size(concurrency)
     questions = plan.questions[: number or plan.most]
     with ThreadPoolExecutor(concurrency, thread_name_prefix="accept") as pool:
         for at in range(0, len(questions), size):
@@ -126,6 +126,10 @@ def measure_server(
             talk.say(f"accept: {len(answers)} answers, {told(answers, plan)}")
     seconds = time.monotonic() - began_s
     return concluded(blocks, plan, concurrency, seconds, before, read_counters(target))
+
+
+def block_size(concurrency: int) -> int:
+    return max(BLOCK, 2 * concurrency)
 
 
 def ask_block(

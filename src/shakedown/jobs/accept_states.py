@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from shakedown.acceptance.replay import Comparison
+from shakedown.acceptance.replay import FEWEST_REQUESTS, Comparison
 from shakedown.acceptance.verdict import StatesFinding
 from shakedown.drafter.capture import Request
 from shakedown.drafter.ladders import build_ladders
@@ -31,14 +31,14 @@ from shakedown.jobs.accept_expect import (
     told_tokens,
 )
 from shakedown.jobs.accept_launches import Contender
-from shakedown.jobs.accept_measure import Answered, Measurement, Plan, measure_server
+from shakedown.jobs.accept_measure import Answered, Measurement, Plan, block_size, measure_server
 from shakedown.jobs.request import LaunchRequest
 from shakedown.jobs.result import Talk
 from shakedown.jobs.serving import while_serving
 from shakedown.probe import Target
 
 Serve = Callable[[LaunchRequest, Talk, Callable[[Target], Measurement]], Measurement]
-SEQUENCES = 24  # texts whose states are compared
+SEQUENCES = 24  # texts whose states are compared; all that were asked for are walked
 FEWEST_TOKENS = 24  # of a stage, below which nothing is said of it
 
 
@@ -64,11 +64,13 @@ def see_states(
     plan: Plan,
     talk: Talk,
     *,
+    concurrency: int,
     serve: Serve = while_serving,
 ) -> StatesSeen:
     """Launches the contender once more with the plug-in. Raises EnvironmentProblem where it shows nothing.
 
-    `serve` launches it, and hands what `work` returns through.
+    `concurrency` is the judged one: a fault may show in batches alone. `serve` launches it, and hands what
+    `work` returns through.
     """
     talk.say(f"accept: the states that {contender.name} is handed")
     with tempfile.TemporaryDirectory(prefix="shakedown-tap-") as place:
@@ -78,11 +80,11 @@ def see_states(
         added = install_plugin(plugin, contender.launch.env, steps, contender.engine)
         env = {**contender.launch.env, **added}
         own = replace(launch, launch=replace(contender.launch, env=env))
-        number = min(SEQUENCES, len(plan.questions))
+        number = asked_at(concurrency)
         measured = serve(
             own,
             talk,
-            lambda target: measure_server(target, plan, concurrency=1, number=number, talk=talk),
+            lambda target: measure_server(target, plan, concurrency=concurrency, number=number, talk=talk),
         )
         answers = told_tokens(measured)
         texts = [[*each.prompt, *each.generated.tokens] for each in answers]
@@ -91,6 +93,11 @@ def see_states(
     if not seen:
         raise EnvironmentProblem("the engine's plug-in wrote no states of the answers")
     return judge_states(reference, [a for a, _ in seen], [t for _, t in seen], plan, talk)
+
+
+def asked_at(concurrency: int) -> int:
+    """How many questions: where only sums of a block are told, blocks enough to compare."""
+    return SEQUENCES if concurrency == 1 else max(SEQUENCES, FEWEST_REQUESTS * block_size(concurrency))
 
 
 def judge_states(
@@ -103,7 +110,7 @@ def judge_states(
     requests = [short(request) for request in requests_of(answers)]
     ladders = build_ladders(
         reference.target,
-        requests,
+        requests[:SEQUENCES],
         device=reference.device,
         branches=reference.config.aux_inputs_of,
         say=talk.say,
@@ -111,9 +118,9 @@ def judge_states(
     parity: dict[str, ParityFinding] = {}
     scan: dict[str, dict[str, Any]] = {}
     for stage in Stage:
-        chosen = [found.stages(len(a.prompt))[stage] for a, found in zip(answers, tapped, strict=True)]
-        parts = [rows_of(ladder, rows) for ladder, rows in zip(ladders, chosen, strict=True)]
-        held = [(part, found) for part, found in zip(parts, tapped, strict=True) if len(part.rows)]
+        compared = list(zip(ladders, answers, tapped, strict=False))  # ladders are the fewest
+        parts = [rows_of(ladder, found.stages(len(a.prompt))[stage]) for ladder, a, found in compared]
+        held = [(part, found) for part, (_, _, found) in zip(parts, compared, strict=True) if len(part.rows)]
         if sum(len(part.rows) for part, _ in held) < FEWEST_TOKENS:
             continue
         states = [found.aux[:, part.rows] for part, found in held]
