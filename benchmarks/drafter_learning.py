@@ -1,12 +1,14 @@
 """Held-out acceptance at equal steps: our trainer and speculators on the same text from the same weights.
 
-    python benchmarks/drafter_learning.py [--steps 200] [--seeds 2]
+    python benchmarks/drafter_learning.py [--steps 200] [--seeds 2] [--sizes even|real] [--alone]
 
 A small target that is known exactly: each token's state is a vector, the next token is drawn from head times
 state, and the three captured states are noisy views of this vector and the one before. Both trainers get the
 same batches in the same order, AdamW with the same rates, the same three steps, the head frozen (speculators
 ships so) or trained. Both are judged by the same code on text that neither saw. Some minutes a seed on a CPU;
-speculators (0.9.0) must be importable.
+speculators (0.9.0) must be importable, unless --alone leaves it out. With `--sizes real` the channels of the
+states are as unlike as those of SmolLM2-135M (a few are 30 times larger than the rest, later layers larger
+than early ones), and our trainer goes without its scales as well. Each kind has a file of results of its own.
 """
 
 from __future__ import annotations
@@ -24,10 +26,11 @@ from drafter_rivals import Document, Ours, Size, Speculators, World, masked
 from torch import Tensor
 
 from shakedown import __version__
-from shakedown.drafter.architecture import Drafter
+from shakedown.drafter.architecture import AUX_STATES, Drafter
 from shakedown.drafter.curves import Acceptance
 from shakedown.drafter.provenance import provenance
 from shakedown.drafter.recipe import Recipe
+from shakedown.drafter.scaling import channel_scales
 from shakedown.drafter.vocabulary import choose_vocabulary, count_generated, share_covered
 
 SIZE = Size(
@@ -37,12 +40,17 @@ LENGTH, BATCH, TEXTS, HELD_OUT = 64, 6, 96, 32
 SHARPNESS = 3.0  # of the target's distribution: its best token has about a half of the probability
 NOISE = 0.5  # of the captured states
 DENSITY = 0.8
+OURS = {
+    "even": ["shakedown"],
+    "real": ["shakedown", "shakedown, unscaled"],
+}
 
 
 class Source:
-    """The target: writes text, and says what its states are."""
+    """The target: writes text, and says what its states are. `sizes` [3 x hidden]: of their channels."""
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, sizes: Tensor) -> None:
+        self.sizes = sizes
         self.random = torch.Generator().manual_seed(seed)
         self.states = self._unit(torch.randn(SIZE.vocab, SIZE.hidden, generator=self.random))
         self.head = torch.randn(SIZE.vocab, SIZE.hidden, generator=self.random) * SHARPNESS / 8
@@ -60,7 +68,7 @@ class Source:
         now = self.states[tokens]
         seen = torch.cat([now, now.roll(1, 0)], dim=1)
         noise = torch.randn(LENGTH, 3 * SIZE.hidden, generator=self.random) * NOISE
-        aux = torch.cat([seen @ view for view in self.views], dim=1) + noise
+        aux = (torch.cat([seen @ view for view in self.views], dim=1) + noise) * self.sizes
         whole = torch.ones(LENGTH, dtype=torch.uint8)
         return Document(tokens=torch.tensor(tokens, dtype=torch.int32), mask=whole, aux=aux, every_last=now)
 
@@ -82,7 +90,7 @@ def judged(world: World, weights: dict[str, Tensor], held_out: list[Document], r
     drafter.load_state_dict(weights)
     judge = Ours(replace(world, drafter=drafter), torch.device("cpu"), recipe=recipe)
     judge.load([held_out])
-    return judge.trainer.evaluate(judge.packs, str)
+    return judge.trainer.evaluate(judge.packs)
 
 
 def theirs_as_ours(rival: Speculators, drafter: Drafter) -> dict[str, Tensor]:
@@ -90,8 +98,27 @@ def theirs_as_ours(rival: Speculators, drafter: Drafter) -> dict[str, Tensor]:
     return {name: found[name].float() for name in drafter.state_dict()}
 
 
-def compare(seed: int, steps: int, look_every: int, *, train_head: bool) -> list[dict[str, Any]]:
-    source = Source(seed)
+def sizes_of(kind: str) -> Tensor:
+    """Of SmolLM2-135M's captured layers: the median channel, and the largest for two of ours."""
+    if kind == "even":
+        return torch.ones(3 * SIZE.hidden)
+    usual, largest = torch.tensor([1.4, 2.8, 13.3]), torch.tensor([46.0, 76.0, 342.0])
+    sizes = usual[:, None].repeat(1, SIZE.hidden)
+    sizes[:, :2] = largest[:, None]
+    return sizes.flatten()
+
+
+def scaled(world: World) -> Tensor:
+    """The scales of its states, with `fc` beginning as `draft train` lets it begin."""
+    scales = channel_scales((text.aux for batch in world.batches for text in batch), AUX_STATES)
+    world.drafter.fc.weight.data.div_(scales)
+    return scales
+
+
+def compare(
+    seed: int, steps: int, look_every: int, sizes: Tensor, names: list[str], *, train_head: bool
+) -> list[dict[str, Any]]:
+    source = Source(seed, sizes)
     texts = [source.text() for _ in range(TEXTS)]
     held_out = masked([source.text() for _ in range(HELD_OUT)], DENSITY)
     recipe = Recipe(
@@ -105,18 +132,21 @@ def compare(seed: int, steps: int, look_every: int, *, train_head: bool) -> list
     )
     device, rows = torch.device("cpu"), []
     start = {name: w.clone() for name, w in world_of(source, texts, seed).drafter.state_dict().items()}
-    for name in ("shakedown", "speculators"):
+    for name in names:
         world = world_of(source, texts, seed)
-        if name == "shakedown":
-            contestant: Any = Ours(world, device, recipe=recipe)
+        if name != "speculators":
+            scales = None if "unscaled" in name else scaled(world)
+            contestant: Any = Ours(world, device, recipe=recipe, scales=scales)
         else:
             contestant = Speculators(world, device, recipe=recipe, train_head=train_head)
         contestant.load(world.batches)
         for step in range(steps):
             contestant.step(step)
             if (step + 1) % look_every == 0:
-                mine = name == "shakedown"
-                weights = world.drafter.state_dict() if mine else theirs_as_ours(contestant, world.drafter)
+                theirs = name == "speculators"
+                weights = (
+                    theirs_as_ours(contestant, world.drafter) if theirs else contestant.trainer.weights()
+                )
                 weights = {name: w.clone() for name, w in weights.items()}
                 assert not torch.equal(weights["fc.weight"], start["fc.weight"])
                 found = judged(world, weights, held_out, recipe)
@@ -125,7 +155,7 @@ def compare(seed: int, steps: int, look_every: int, *, train_head: bool) -> list
                     {**row, "step": step + 1, "by_step": found.by_step, "walk": found.tokens_per_round}
                 )
                 print(
-                    f"seed {seed} {name:11} head {row['head']:7} step {step + 1:4} {found.line()}", flush=True
+                    f"seed {seed} {name:20} head {row['head']:7} step {step + 1:4} {found.line()}", flush=True
                 )
     return rows
 
@@ -135,23 +165,27 @@ def main() -> None:
     options.add_argument("--steps", type=int, default=200)
     options.add_argument("--seeds", type=int, default=2)
     options.add_argument("--look-every", type=int, default=50)
+    options.add_argument("--sizes", choices=list(OURS), default="even")
+    options.add_argument("--alone", action="store_true")
     options.add_argument("--out", type=Path, default=Path(__file__).parent / "results")
     chosen = options.parse_args()
     warnings.simplefilter("ignore")  # of transformers, about what speculators calls
     print(f"shakedown {__version__}, torch {torch.__version__}")
-    rows = []
+    rows, sizes = [], sizes_of(chosen.sizes)
+    names = [*OURS[chosen.sizes], *([] if chosen.alone else ["speculators"])]
+    file = chosen.out / ("drafter_learning.json" if chosen.sizes == "even" else "drafter_learning_real.json")
     for seed in range(chosen.seeds):
         for train_head in (False, True):
-            rows += compare(seed, chosen.steps, chosen.look_every, train_head=train_head)
+            rows += compare(seed, chosen.steps, chosen.look_every, sizes, names, train_head=train_head)
             found = {"provenance": provenance(), "rows": rows}
-            (chosen.out / "drafter_learning.json").write_text(json.dumps(found, indent=1) + "\n")
+            file.write_text(json.dumps(found, indent=1) + "\n")
     print("mean over seeds at the last step    first draft accepted    tokens a round")
     for head in ("frozen", "trained"):
-        for name in ("shakedown", "speculators"):
+        for name in names:
             last = [r for r in rows if (r["trainer"], r["head"], r["step"]) == (name, head, chosen.steps)]
             first, walk = ([r["by_step"][0] for r in last], [r["walk"] for r in last])
             means = f"{statistics.mean(first):22.3f} {statistics.mean(walk):17.3f}"
-            print(f"{name:11} head {head:7}          {means}")
+            print(f"{name:20} head {head:7} {means}")
 
 
 if __name__ == "__main__":

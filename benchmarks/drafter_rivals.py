@@ -137,10 +137,12 @@ class Ours:
 
     version = "this checkout"
 
-    def __init__(self, world: World, device: torch.device, *, recipe: Recipe) -> None:
+    def __init__(
+        self, world: World, device: torch.device, *, recipe: Recipe, scales: Tensor | None = None
+    ) -> None:
         self.name = "shakedown, head frozen" if recipe.freeze_head else "shakedown"
         crew = Crew(rank=0, size=1, device=device)
-        self.trainer = Trainer(world.drafter, world.vocabulary, world.head, recipe, crew)
+        self.trainer = Trainer(world.drafter, world.vocabulary, world.head, recipe, crew, scales)
         self.device, self._numbers = device, 0
 
     def load(self, batches: list[list[Document]]) -> None:
@@ -157,7 +159,7 @@ class Ours:
 
     def step(self, number: int) -> None:
         turn = number % len(self.packs)
-        told(self.trainer.learn([self.packs[turn]], self.rows[turn], str))
+        told(self.trainer.learn([self.packs[turn]], self.rows[turn]))
         self.trainer.optimiser.step(number, STEPS_PLANNED)
 
     def first_epoch(self, number: int) -> None:

@@ -64,7 +64,7 @@ def test_packs_come_in_order_and_a_broken_text_raises_in_its_turn():
         def __getitem__(self, number):
             raise DataProblem(f"document {number} is broken")
 
-    feed = packs_of(Texts(), [(3,), (4,)], PackShape(tokens=128, rows=128), torch.device("cpu"))
+    feed = packs_of(Texts(), [(3,), (4,)], PackShape(tokens=128, rows=128), torch.device("cpu"), str)
     with pytest.raises(DataProblem, match="document 3"):
         next(feed)
 
@@ -131,12 +131,12 @@ def test_the_learning_rate_rises_then_falls_to_its_share():
 @given(st.lists(st.lists(st.booleans(), min_size=4, max_size=4), min_size=1, max_size=30), st.integers(1, 4))
 @settings(deadline=None, max_examples=80)
 def test_a_walk_makes_the_rounds_an_engine_would(rows, drafts):
-    """One run of generated tokens: row i can judge n - 1 - i drafts; rows[i][k]: is its draft k right?"""
+    """One run of generated tokens: n - 1 - i are left at row i; rows[i][k]: is its draft k right?"""
     number = len(rows)
     depth = [number - 1 - row for row in range(number)]
     leading = [min(hits.index(False) if False in hits else 4, depth[n]) for n, hits in enumerate(rows)]
     tokens = rounds = at = 0
-    while depth[at] >= drafts:
+    while depth[at] > drafts:  # the bonus token is one more
         accepted = 0
         while accepted < drafts and rows[at][accepted]:
             accepted += 1
@@ -148,9 +148,8 @@ def test_a_walk_makes_the_rounds_an_engine_would(rows, drafts):
 
 def test_acceptance_counts_rows_that_have_so_many_drafts():
     found = Acceptances(3)
-    trained = torch.tensor([[1, 1, 1, 0], [1, 1, 0, 0], [1, 0, 0, 0]]).bool()
     hits = torch.tensor([[1, 0, 1, 0], [1, 1, 0, 0], [0, 0, 0, 0]]).bool()
-    found.add(trained, hits, [(0, 4)])
+    found.add(torch.tensor([4, 2, 1, 0]), hits, [(0, 4)])
     result = found.result()
     assert result.by_step == pytest.approx((2 / 3, 1 / 2, 0.0))
     assert (result.rows, result.drafts, result.tokens_per_round) == (3, 3, 3.0)

@@ -18,13 +18,12 @@ from drafter_targets import save_llama, save_qwen2
 from safetensors.torch import save_file
 
 from shakedown.drafter.checkpoint import last_checkpoint, load_checkpoint, save_checkpoint, steps_saved
-from shakedown.drafter.crew import Crew
 from shakedown.drafter.recipe import Recipe
 from shakedown.drafter.states import Backend, Document, StatesManifest, StatesWriter, teacher_rows
 from shakedown.drafter.target import Target, read_target
 from shakedown.drafter.training import Rhythm
 from shakedown.errors import DataProblem, EnvironmentProblem, ShakedownError, UsageError
-from shakedown.jobs.draft_train import TrainRequest, refuse_idle, train_job
+from shakedown.jobs.draft_train import TrainRequest, shared_out, train_job
 
 DOCUMENTS, DRAFT_VOCAB = 40, 60
 RECIPE = Recipe(steps=3, epochs=4, pack_rows=128, learning_rate=5e-3, held_out=0.1)
@@ -236,10 +235,16 @@ def test_two_processes_train_as_one_does(setting, tmp_path):
     assert curves(alone.out, "held_out") == curves(both.out, "held_out")
 
 
-def test_a_batch_that_does_not_divide_among_processes_is_refused():
-    crew = Crew(rank=0, size=3, device=torch.device("cpu"))
+def test_a_batch_that_does_not_divide_among_processes_is_refused(setting):
     with pytest.raises(UsageError, match="a batch of 4 packs does not divide among 3 processes"):
-        refuse_idle(replace(RECIPE, batch_packs=4), crew)
+        shared_out(replace(setting, batch_packs=4), processes=3)
+
+
+def test_a_batch_is_as_large_on_any_number_of_processes(setting):
+    for processes in (1, 2, 8):
+        recipe = shared_out(setting, processes)
+        assert recipe.pack_rows * recipe.batch_packs == setting.recipe.pack_rows
+        assert recipe.batch_packs == processes
 
 
 def test_another_recipe_in_the_same_folder_is_refused(setting, trained):

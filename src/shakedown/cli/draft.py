@@ -215,11 +215,9 @@ def extract(as_json: bool, engine_options: dict[str, Any] | None, **options: Any
     type=click.IntRange(2),
     default=16_384,
     show_default=True,
-    help="Loss tokens on a device at a time: 2.2 GB a thousand at width 4096.",
+    help="Loss tokens of a batch, on all GPUs together: 2.2 GB a thousand at width 4096.",
 )
-@click.option(
-    "--batch-packs", type=click.IntRange(1), help="Packs an optimiser step. Left out: one a process."
-)
+@click.option("--batch-packs", type=click.IntRange(1), help="So many packs a batch, each of --pack-rows.")
 @click.option("--freeze-head", is_flag=True, help="Keep the output rows as they begin: a tenth faster.")
 @click.option("--held-out", type=click.FloatRange(0, 0.5), default=0.05, show_default=True, help="Share.")
 @click.option("--seed", type=int, default=0, show_default=True)

@@ -47,16 +47,16 @@ class Acceptances:
         self._steps = steps
         self.sums = torch.zeros(2 * steps + 2, dtype=torch.float64)  # hit and had by step, tokens, rounds
 
-    def add(self, trained: Tensor, hits: Tensor, rows: Sequence[tuple[int, int]]) -> None:
-        """`trained`, `hits` bool [S, R]; `rows`: first and number of loss rows of each document."""
-        trained, hits = trained.cpu(), hits.cpu()
-        leading = hits.long().cumprod(0)
-        depth = trained.sum(0).tolist()
+    def add(self, depth: Tensor, hits: Tensor, rows: Sequence[tuple[int, int]]) -> None:
+        """`depth` [R]: tokens that the text still has; `hits` bool [S, R]; `rows`: first and number of loss
+        rows of each document."""
+        depth, leading = depth.cpu(), hits.cpu().long().cumprod(0)
+        trained = depth > torch.arange(self._steps)[:, None]
         self.sums[: self._steps] += (leading * trained).sum(1)
         self.sums[self._steps : 2 * self._steps] += trained.sum(1)
-        run = leading.sum(0).tolist()
+        run, left = leading.sum(0).tolist(), depth.tolist()
         for first, number in rows:
-            tokens, rounds = walk(run[first : first + number], depth[first : first + number], self.drafts)
+            tokens, rounds = walk(run[first : first + number], left[first : first + number], self.drafts)
             self.sums[-2] += tokens
             self.sums[-1] += rounds
 
@@ -73,12 +73,12 @@ class Acceptances:
 def walk(leading: Sequence[int], depth: Sequence[int], drafts: int) -> tuple[int, int]:
     """(tokens, rounds) over one document's loss rows: a round begins where the last one ended.
 
-    `leading`: accepted drafts of a round that began at the row; `depth`: drafts the text can judge there.
-    A round that the text's end cuts short is left out, as it is in an engine's statistics.
+    `leading`: accepted drafts of a round that began at the row; `depth`: tokens the text still has there.
+    A round that the text's end may cut short, its bonus token included, is left out, as engines leave it out.
     """
     tokens = rounds = row = 0
     while row < len(leading):
-        if depth[row] < drafts:
+        if depth[row] <= drafts:
             row += depth[row] + 1  # the next turn, or the end
             continue
         accepted = min(leading[row], drafts)
@@ -107,7 +107,10 @@ class CurveFile:
         try:
             with self.path.open("a") as file:
                 file.write(line + "\n")
-                file.flush()
-                os.fsync(file.fileno())
         except OSError as problem:
             raise EnvironmentProblem(f"{self.path} could not be written: {problem.strerror}") from None
+
+    def settle(self) -> None:
+        """All that was written is on the disk: a checkpoint that follows is not ahead of its curves."""
+        with self.path.open("a") as file:
+            os.fsync(file.fileno())

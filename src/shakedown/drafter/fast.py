@@ -89,15 +89,15 @@ def learn(drafter: Drafter, pack: Pack, teacher: Teacher, *, steps: int, decay: 
     `rows` is the number of loss rows in the whole batch, over all packs and processes. The arithmetic is in
     the pack's dtype.
     """
-    weights = Weights.of(drafter, pack.aux.dtype)
-    features = unroll(drafter.config, weights, drafter.embedding, pack, steps)
-    outcome = normed(features, weights.norm, drafter.config.rms_eps)
     count = len(pack.rows)
     trained = pack.depth > torch.arange(steps, device=pack.depth.device)[:, None]  # [S, R]
     lessons = torch.arange(count, device=pack.depth.device) + 1
     lessons = (lessons + torch.arange(steps, device=lessons.device)[:, None]).clamp(max=count - 1)
     taught = trained & (teacher.verdict.choice[lessons] >= 0)
-    places = taught.flatten().nonzero().flatten()
+    places = taught.flatten().nonzero().flatten()  # waits for the device: before it has much to do
+    weights = Weights.of(drafter, pack.aux.dtype)
+    features = unroll(drafter.config, weights, drafter.embedding, pack, steps)
+    outcome = normed(features, weights.norm, drafter.config.rms_eps)
     step_of = places // count
     pairs = Pairs(places=places, lessons=lessons.flatten()[places], weights=decay**step_of / rows)
     total, losses, hits = soft_cross_entropy(

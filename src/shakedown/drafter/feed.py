@@ -78,17 +78,27 @@ def plan(sizes: Sizes, documents: Sequence[int], recipe: Recipe) -> Curriculum:
 
 
 def packs_of(
-    texts: Sequence[Any], packs: Sequence[tuple[int, ...]], shape: PackShape, device: torch.device
+    texts: Sequence[Any],
+    packs: Sequence[tuple[int, ...]],
+    shape: PackShape,
+    device: torch.device,
+    place_of: Callable[[int], str],
 ) -> Iterator[Pack]:
-    """Each pack of `packs` on `device`, in order, gathered from mapped texts by threads that run ahead."""
+    """Each pack of `packs` on `device`, in order, gathered from mapped texts by threads that run ahead.
+
+    Raises DataProblem for states that are not finite, at the place of their document.
+    """
     stream = torch.cuda.Stream(device) if device.type == "cuda" else None  # type: ignore[no-untyped-call]
 
     def gather(numbers: tuple[int, ...]) -> Pack:
         documents: list[tuple[int, Text]] = [(number, texts[number]) for number in numbers]
         if stream is None:
-            return pack_documents(documents, shape)
-        with torch.cuda.stream(stream):  # beside the stream that trains: it waits for no copy
+            pack = pack_documents(documents, shape)
+            refuse_broken(pack, place_of)
+            return pack
+        with torch.cuda.stream(stream):  # beside the stream that trains: it waits for no copy and no look
             pack = pack_documents(documents, shape, pinned=True).to(device)
+            refuse_broken(pack, place_of)
             stream.synchronize()
         return pack
 

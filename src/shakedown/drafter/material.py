@@ -20,7 +20,8 @@ from shakedown.drafter.states import Document, States, open_states
 from shakedown.drafter.vocabulary import count_generated, refuse_foreign_tokens
 from shakedown.errors import DataProblem
 
-HELD_OUT_PACKS = 2  # as many loss rows are enough to see acceptance move by a percent
+# As much is enough to see acceptance move by a few percent: rows of one document resemble each other.
+HELD_OUT_PACKS, HELD_OUT_DOCUMENTS = 2, 100
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,12 +73,13 @@ def _tokens_and_masks(states: States) -> Iterator[tuple[Tensor, Tensor, str]]:
 
 
 def split(sizes: Sizes, recipe: Recipe) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """(train, held out): a share of the documents, at most two packs of loss rows, drawn by the seed."""
+    """(train, held out): a share of the documents, drawn by the seed, and no more than tell."""
     numbers = list(range(len(sizes.tokens)))
     random.Random(recipe.seed).shuffle(numbers)
     wanted = min(round(recipe.held_out * len(numbers)) or (recipe.held_out > 0), len(numbers) - 1)
     chosen, rows = 0, 0
-    while chosen < wanted and rows < HELD_OUT_PACKS * recipe.pack_rows:
+    enough = HELD_OUT_PACKS * recipe.pack_rows
+    while chosen < wanted and (rows < enough or chosen < HELD_OUT_DOCUMENTS):
         rows += sizes.rows[numbers[chosen]]
         chosen += 1
     return tuple(sorted(numbers[chosen:])), tuple(sorted(numbers[:chosen]))

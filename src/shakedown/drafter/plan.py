@@ -74,7 +74,7 @@ class TrainPlan:
     intermediate: int | None = None  # None: as wide an MLP as a layer of the target has
     learning_rate: float = 2e-4
     pack_rows: int = 16_384
-    batch_packs: int | None = None  # None: one a process
+    batch_packs: int | None = None  # None: one pack's rows, shared out among the processes
     seed: int = 0
 
 
@@ -107,8 +107,9 @@ class Plan:
 
 def defaults_for(hidden_size: int) -> Plan:
     """States cost 8 x hidden bytes a token: 10,000 answers of 500 tokens at width 4096 are 160 GB."""
-    if hidden_size <= 1024:
-        return Plan(synth=SynthPlan(max_tokens=512, concurrency=256))
+    if hidden_size <= 1024:  # takes a high rate, and many small steps
+        train = TrainPlan(learning_rate=1e-3, pack_rows=4096)
+        return Plan(synth=SynthPlan(max_tokens=512, concurrency=256), train=train)
     if hidden_size <= 4096:
         return Plan(synth=SynthPlan(concurrency=256))
     return Plan(train=TrainPlan(epochs=3))

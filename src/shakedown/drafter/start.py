@@ -5,6 +5,7 @@ It never trains and never looks at a state.
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -25,8 +26,11 @@ KV_HEADS = 8
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Start:
+    """`origin`: what tells these weights from others, "" of random ones."""
+
     drafter: Drafter
     vocabulary: DraftVocabulary
+    origin: str = ""
 
 
 def fresh_start(
@@ -35,17 +39,21 @@ def fresh_start(
     counts: Tensor,
     size: int | None,
     seed: int,
+    scales: Tensor,
     intermediate: int | None = None,
 ) -> Start:
-    """Random but for the head, which begins as the target's own rows. `counts` [vocab]: what it wrote.
+    """Random but for the head and the norm before it, which begin as the target's own: they fit each other.
 
-    `intermediate` None: as wide an MLP as a layer of the target has.
+    `counts` [vocab]: how often the target wrote each token. `scales` [3 x hidden]: the sizes of the captured
+    states, by which features begin near one. `intermediate` None: as wide an MLP as a target's layer has.
     """
     vocabulary = choose_vocabulary(counts, size or min(USUAL_DRAFT_VOCAB, target.vocab_size))
     torch.manual_seed(seed)
     config = shaped_after(target, aux_inputs_of, vocabulary.size)
     drafter = Drafter(replace(config, intermediate=intermediate or config.intermediate), target.embedding())
     with torch.no_grad():
+        drafter.fc.weight.div_(scales)
+        drafter.norm.weight.copy_(target.final_norm())
         drafter.lm_head.weight.copy_(target.head()[vocabulary.target_ids])
     return Start(drafter=drafter, vocabulary=vocabulary)
 
@@ -90,13 +98,23 @@ def warm_start(
     refuse_unfit(config, target, aux_inputs_of, folder)
     drafter.attach_embedding(target.embedding())
     vocabulary = DraftVocabulary(d2t=d2t, vocab=config.vocab)
+    origin = digest(drafter)
     if size in (None, vocabulary.size):
-        return Start(drafter=drafter, vocabulary=vocabulary)
+        return Start(drafter=drafter, vocabulary=vocabulary, origin=origin)
     chosen = choose_vocabulary(counts, size or vocabulary.size)
     head = carry_head(drafter.lm_head.weight.detach(), vocabulary, chosen, target.head())
     resized = Drafter(replace(config, draft_vocab=chosen.size), target.embedding())
     resized.load_state_dict({**drafter.state_dict(), "lm_head.weight": head})
-    return Start(drafter=resized, vocabulary=chosen)
+    return Start(drafter=resized, vocabulary=chosen, origin=origin)
+
+
+def digest(drafter: Drafter) -> str:
+    """Of the weights, whatever file they were in."""
+    found = hashlib.sha256()
+    for name, weight in sorted(drafter.state_dict().items()):
+        found.update(name.encode())
+        found.update(weight.detach().contiguous().flatten().view(torch.uint8).numpy().tobytes())
+    return found.hexdigest()
 
 
 def refuse_unfit(

@@ -5,7 +5,8 @@ It never chooses a pack, and never touches the disk.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -15,54 +16,75 @@ from shakedown.drafter.architecture import Drafter
 from shakedown.drafter.crew import Crew
 from shakedown.drafter.curves import Acceptance, Acceptances
 from shakedown.drafter.fast import Lesson, learn
-from shakedown.drafter.feed import refuse_broken
 from shakedown.drafter.optimiser import Optimiser
 from shakedown.drafter.packing import Pack
 from shakedown.drafter.recipe import Recipe
 from shakedown.drafter.teacher import TargetHead, Teacher, Verdict
 from shakedown.drafter.vocabulary import DraftVocabulary
 
+FC = "fc.weight"
+
 
 class Trainer:
     """Weights and moments in fp32; the arithmetic in bf16 on a GPU, in fp32 on a CPU."""
 
     def __init__(
-        self, drafter: Drafter, vocabulary: DraftVocabulary, target_head: Tensor, recipe: Recipe, crew: Crew
+        self,
+        drafter: Drafter,
+        vocabulary: DraftVocabulary,
+        target_head: Tensor,
+        recipe: Recipe,
+        crew: Crew,
+        scales: Tensor | None = None,
     ) -> None:
+        """`scales` [3 x target hidden], powers of two: what the captured states are divided by, and `fc` is
+        multiplied with, while it is trained."""
         self.recipe, self.crew, self.vocabulary = recipe, crew, vocabulary
         self.dtype = torch.bfloat16 if crew.device.type == "cuda" else torch.float32
         self.drafter = drafter.float().to(crew.device)
+        self.scales = torch.ones(self.drafter.fc.in_features, device=crew.device)
+        self.restore(self.drafter.state_dict(), self.scales if scales is None else scales)
         self.drafter.embedding = self.drafter.embedding.to(self.dtype)
         self.drafter.lm_head.weight.requires_grad_(not recipe.freeze_head)
         self.optimiser = Optimiser(self.drafter, recipe)
         self._verdicts: dict[int, Verdict] = {}  # by document, 16 bytes a loss row
         self._head = TargetHead(target_head.to(crew.device, self.dtype), vocabulary)
 
-    def learn(self, packs: Iterable[Pack], rows: int, place_of: Callable[[int], str]) -> Tensor:
+    def learn(self, packs: Iterable[Pack], rows: int) -> Tensor:
         """Adds the gradients of this process's packs of a batch with `rows` loss rows in all.
 
-        Hands back what `summed` makes of all processes' packs. Raises DataProblem for a broken state.
+        Hands back what `summed` makes of all processes' packs, on the device: nobody has waited for it.
         """
         sums = torch.zeros(2 + 4 * self.recipe.steps, dtype=torch.float64, device=self.crew.device)
         for pack in packs:
-            lesson = self._lesson(pack, rows, place_of)
+            lesson = self._lesson(pack, rows)
             lesson.total.backward()  # type: ignore[no-untyped-call]
             sums += summed(lesson)
         return self.crew.add_up(sums)
 
+    def weights(self) -> dict[str, Tensor]:
+        """The drafter's, as an engine multiplies them with states of any size."""
+        found: dict[str, Tensor] = self.drafter.state_dict()
+        return {**found, FC: found[FC] / self.scales}
+
+    def restore(self, weights: Mapping[str, Tensor], scales: Tensor) -> None:
+        """What `weights` gave, to be trained with these scales."""
+        self.scales = scales.to(self.crew.device)
+        self.drafter.load_state_dict({**weights, FC: weights[FC].to(self.crew.device) * self.scales})
+
     @torch.no_grad()
-    def evaluate(self, packs: Iterable[Pack], place_of: Callable[[int], str]) -> Acceptance:
+    def evaluate(self, packs: Iterable[Pack]) -> Acceptance:
         """Over this process's packs and all others'."""
         found = Acceptances(self.recipe.steps)
         for pack in packs:
-            lesson = self._lesson(pack, 1, place_of)
-            found.add(lesson.trained, lesson.hits, [(span.first_row, span.rows) for span in pack.spans])
+            lesson = self._lesson(pack, 1)
+            found.add(pack.depth, lesson.hits, [(span.first_row, span.rows) for span in pack.spans])
         found.sums = self.crew.add_up(found.sums.to(self.crew.device)).cpu()
         return found.result()
 
-    def _lesson(self, pack: Pack, rows: int, place_of: Callable[[int], str]) -> Lesson:
+    def _lesson(self, pack: Pack, rows: int) -> Lesson:
         pack = pack.to(self.crew.device, self.dtype)
-        refuse_broken(pack, place_of)
+        pack = replace(pack, aux=pack.aux / self.scales.to(self.dtype))
         teacher, recipe = self._teach(pack), self.recipe
         return learn(self.drafter, pack, teacher, steps=recipe.steps, decay=recipe.decay, rows=rows)
 

@@ -13,6 +13,9 @@ from itertools import accumulate, islice
 from pathlib import Path
 from typing import Any
 
+import torch
+from torch import Tensor
+
 from shakedown.drafter.checkpoint import (
     Checkpoint,
     checkpoint_path,
@@ -29,6 +32,8 @@ from shakedown.drafter.trainer import Trainer, told
 from shakedown.errors import DataProblem, UsageError
 
 SAY_EVERY_S = 10.0
+READ_EVERY = 16  # steps
+SCALES = "scales"  # beside the optimiser's moments, which are those of a scaled `fc`
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,17 +55,26 @@ class Training:
     """One run of a recipe in the folder `out`, begun or gone on with."""
 
     def __init__(
-        self, trainer: Trainer, material: Material, out: Path, rhythm: Rhythm, say: Callable[[str], None]
+        self,
+        trainer: Trainer,
+        material: Material,
+        out: Path,
+        rhythm: Rhythm,
+        say: Callable[[str], None],
+        origin: str = "",
     ) -> None:
+        """`origin`: what tells the weights that it begins with from others."""
         self._trainer, self._material, self._out, self._rhythm = trainer, material, out, rhythm
         self._say = say if trainer.crew.leads else _silent
         self._plan = plan(material.sizes, material.train, trainer.recipe)
         self._epoch_ends = frozenset(accumulate(self._plan.steps_per_epoch))
         self._total = len(self._plan.batches)
-        self._begin = resume(trainer, material, out)
+        self._origin = origin
+        self._begin = resume(trainer, material, out, origin)
         self._curves = CurveFile(out, resumed_at=self._begin) if trainer.crew.leads else None
         self._clock = _Clock(self._total, self._begin)
         self._acceptance: Acceptance | None = None
+        self._unread: list[tuple[int, Tensor]] = []  # of each step its gradient's norm and its sums
 
     def run(self) -> Outcome:
         if self._begin:
@@ -73,49 +87,73 @@ class Training:
                 self._look(done)
             if done % self._rhythm.checkpoint_steps == 0 or done in self._epoch_ends:
                 self._save(done)
+        if self._acceptance is None:  # a kill came between the last checkpoint and this answer
+            self._look(self._total)
         path = checkpoint_path(self._out, self._total)
         return Outcome(checkpoint=path, steps=self._total, acceptance=self._acceptance)
 
     def _packs(self) -> Iterator[Pack]:
         crew = self._trainer.crew
         mine = [pack for batch in self._plan.batches[self._begin :] for pack in crew.share(batch)]
-        return packs_of(self._material.texts, mine, self._plan.shape, crew.device)
+        return packs_of(self._material.texts, mine, self._plan.shape, crew.device, self._material.place_of)
 
     def _step(self, number: int, feed: Iterator[Pack]) -> None:
-        trainer = self._trainer
+        trainer, rows = self._trainer, self._plan.rows_taught(number)
         turn = islice(feed, len(trainer.crew.share(self._plan.batches[number])))
-        values = told(trainer.learn(turn, self._plan.rows_taught(number), self._material.place_of))
-        if not math.isfinite(values["loss"]):
-            raise DataProblem(
-                f"the loss of step {number + 1} is {values['loss']}, of finite states: the training diverged",
-                f"give a lower learning rate than {trainer.recipe.learning_rate}, and another --out",
-            )
+        sums = trainer.learn(turn, rows)
         norm = trainer.optimiser.step(number, self._total)
-        self._clock.tick(values["loss_rows"])
-        if self._curves:
-            rate = trainer.recipe.rate(number, self._total)
-            speed = {"rows_per_s": round(self._clock.rows_per_s, 1)}
-            rest = {"gradient_norm": float(norm), "learning_rate": rate, **speed}
-            self._curves.write("step", number + 1, {**values, **rest})
+        self._unread.append((number, torch.cat([norm.double()[None], sums])))
+        self._clock.tick(rows)
+        if len(self._unread) == READ_EVERY or self._clock.is_due(number + 1):
+            self._read()
+
+    def _read(self) -> None:
+        """What the last steps came to. Each reading waits for the device, so they are read together."""
+        unread, self._unread = self._unread, []
+        if not unread:
+            return
+        for (number, _), (norm, *sums) in zip(
+            unread, torch.stack([each for _, each in unread]).tolist(), strict=True
+        ):
+            values = told(torch.tensor(sums, dtype=torch.float64))
+            self._refuse_diverged(number, values["loss"], norm)
+            if self._curves:
+                rate = self._trainer.recipe.rate(number, self._total)
+                speed = {"rows_per_s": round(self._clock.rows_per_s, 1)}
+                rest = {"gradient_norm": norm, "learning_rate": rate, **speed}
+                self._curves.write("step", number + 1, {**values, **rest})
         if self._clock.is_due(number + 1):
             self._say(self._clock.line(number + 1, values))
 
+    def _refuse_diverged(self, number: int, loss: float, norm: float) -> None:
+        rate = self._trainer.recipe.learning_rate
+        for what, value in (("loss", loss), ("gradient's norm", norm)):
+            if not math.isfinite(value):
+                raise DataProblem(
+                    f"the {what} of step {number + 1} is {value}, of finite states: the training diverged",
+                    f"give a lower learning rate than {rate}, and another --out",
+                )
+
     def _look(self, done: int) -> None:
         """At the held-out texts, every process at its share."""
+        self._read()
         if not self._material.held_out:
             return
         crew, shape = self._trainer.crew, self._plan.shape
         packs = crew.share(held_out_packs(self._material, self._plan))
-        feed = packs_of(self._material.texts, packs, shape, crew.device)
-        self._acceptance = self._trainer.evaluate(feed, self._material.place_of)
+        feed = packs_of(self._material.texts, packs, shape, crew.device, self._material.place_of)
+        self._acceptance = self._trainer.evaluate(feed)
         if self._curves:
             self._curves.write("held_out", done, asdict(self._acceptance))
         self._say(f"step {done}: held out, {self._acceptance.line()}")
         self._clock.pause()
 
     def _save(self, done: int) -> None:
+        self._read()
+        if self._curves:
+            self._curves.settle()
         if self._trainer.crew.leads:
-            save_checkpoint(self._out, checkpoint_of(self._trainer, self._material, done))
+            save_checkpoint(self._out, checkpoint_of(self._trainer, self._material, done, self._origin))
         self._clock.pause()
 
 
@@ -126,19 +164,20 @@ def held_out_packs(material: Material, curriculum: Curriculum) -> tuple[tuple[in
     return tuple(tuple(numbers[n] for n in pack) for pack in packs)
 
 
-def checkpoint_of(trainer: Trainer, material: Material, step: int) -> Checkpoint:
+def checkpoint_of(trainer: Trainer, material: Material, step: int, origin: str) -> Checkpoint:
+    about = {"states": material.fingerprint, "start": origin, "processes": trainer.crew.size}
     return Checkpoint(
         step=step,
         config=trainer.drafter.config,
         recipe=trainer.recipe,
-        weights=trainer.drafter.state_dict(),
-        moments=trainer.optimiser.state(),
+        weights=trainer.weights(),
+        moments={**trainer.optimiser.state(), SCALES: trainer.scales},
         d2t=trainer.vocabulary.d2t,
-        provenance={**provenance(), "states": material.fingerprint, "processes": trainer.crew.size},
+        provenance={**provenance(), **about},
     )
 
 
-def resume(trainer: Trainer, material: Material, out: Path) -> int:
+def resume(trainer: Trainer, material: Material, out: Path, origin: str) -> int:
     """Puts the last checkpoint of `out` into the trainer; hands back its step, 0 where there is none.
 
     Raises UsageError where it belongs to another training.
@@ -147,23 +186,26 @@ def resume(trainer: Trainer, material: Material, out: Path) -> int:
     if path is None:
         return 0
     found = load_checkpoint(path)
-    other = [name for name, here, there in _compared(trainer, material, found) if here != there]
+    other = [name for name, here, there in _compared(trainer, material, origin, found) if here != there]
     if other:
         raise UsageError(
             f"{path} is of another training: {', '.join(other)} differ",
             "give another --out, or the same options as before to go on with it",
         )
-    trainer.drafter.load_state_dict(dict(found.weights))
+    trainer.restore(found.weights, found.moments.get(SCALES, torch.ones_like(trainer.scales)))
     trainer.optimiser.restore(found.moments, found.step)
     return found.step
 
 
-def _compared(trainer: Trainer, material: Material, found: Checkpoint) -> Iterator[tuple[str, Any, Any]]:
+def _compared(
+    trainer: Trainer, material: Material, origin: str, found: Checkpoint
+) -> Iterator[tuple[str, Any, Any]]:
     here, there = asdict(trainer.recipe), asdict(found.recipe)
     yield from ((name.replace("_", " "), here[name], there[name]) for name in here)
     yield "the drafter's shape", trainer.drafter.config, found.config
     yield "the draft vocabulary", trainer.vocabulary.d2t.tolist(), found.d2t.tolist()
     yield "the states", material.fingerprint, found.provenance.get("states")
+    yield "the drafter it began with", origin, found.provenance.get("start", origin)
 
 
 class _Clock:

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Protocol
 
 import torch
+from torch import Tensor
 
+from shakedown.drafter.architecture import AUX_STATES
 from shakedown.drafter.crew import Crew, joined_crew
 from shakedown.drafter.manifest import read_manifest
 from shakedown.drafter.material import Material, read_material
 from shakedown.drafter.recipe import Recipe
+from shakedown.drafter.scaling import channel_scales
 from shakedown.drafter.start import Start, fresh_start, warm_start
 from shakedown.drafter.target import Target, find_checkpoint, read_target
 from shakedown.drafter.trainer import Trainer
@@ -48,7 +52,8 @@ class Planned(Protocol):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainRequest:
     """`draft_vocab` None: that of `start`, or the usual size. `intermediate` None: the target's, or that of
-    `start`. `batch_packs` None: one a process."""
+    `start`. `batch_packs` None: one pack's rows, a part of it
+    for each process."""
 
     target: str
     states: Path
@@ -113,26 +118,36 @@ def train_job(request: TrainRequest, talk: Talk) -> JobResult:
     """From the start, or from `out`'s last checkpoint. Raises UsageError, DataProblem, EnvironmentProblem."""
     with joined_crew() as crew:
         say: Callable[[str], None] = talk.say if crew.leads else _silent
-        recipe = replace(request.recipe, batch_packs=request.batch_packs or crew.size)
-        refuse_idle(recipe, crew)
+        recipe = shared_out(request, crew.size)
         if crew.size == 1 and (gpus := torch.cuda.device_count()) > 1:
             say(f"one of {gpus} GPUs is used; for all: torchrun --standalone --nproc-per-node {gpus} -m …")
         target = read_target(find_checkpoint(request.target))
         refuse_other_states(request.states, target)
         material = read_material(request.states, recipe)
-        start = start_of(request, target, material)
+        scales = channel_scales((material.texts[number].aux for number in material.train), AUX_STATES)
+        start = start_of(request, target, material, scales)
         say(begun(material, start, recipe))
-        trainer = Trainer(start.drafter, start.vocabulary, target.head(), recipe, crew)
-        outcome = Training(trainer, material, request.out, request.rhythm, say).run()
+        trainer = Trainer(start.drafter, start.vocabulary, target.head(), recipe, crew, scales)
+        training = Training(trainer, material, request.out, request.rhythm, say, start.origin)
+        outcome = training.run()
         return result_of(material, start, outcome, crew)
 
 
-def refuse_idle(recipe: Recipe, crew: Crew) -> None:
-    if recipe.batch_packs % crew.size:
+def shared_out(request: TrainRequest, processes: int) -> Recipe:
+    """A batch of as many rows whatever the number of GPUs, so that a learning rate fits them all.
+
+    Packs are asked for by who says how many make a batch; else each process takes its part of one.
+    """
+    recipe, packs = request.recipe, request.batch_packs
+    if packs is None:
+        rows = max(2, math.ceil(recipe.pack_rows / processes))
+        return replace(recipe, pack_rows=rows, batch_packs=processes)
+    if packs % processes:
         raise UsageError(
-            f"a batch of {recipe.batch_packs} packs does not divide among {crew.size} processes",
-            f"give --batch-packs a multiple of {crew.size}",
+            f"a batch of {packs} packs does not divide among {processes} processes",
+            f"give --batch-packs a multiple of {processes}",
         )
+    return replace(recipe, batch_packs=packs)
 
 
 def refuse_other_states(folder: Path, target: Target) -> None:
@@ -154,7 +169,7 @@ def refuse_other_states(folder: Path, target: Target) -> None:
         )
 
 
-def start_of(request: TrainRequest, target: Target, material: Material) -> Start:
+def start_of(request: TrainRequest, target: Target, material: Material, scales: Tensor) -> Start:
     inputs = read_manifest(request.states).aux_inputs_of
     if len(inputs) != 3:
         raise UsageError(
@@ -164,7 +179,13 @@ def start_of(request: TrainRequest, target: Target, material: Material) -> Start
     size = request.draft_vocab and min(request.draft_vocab, target.vocab_size)
     if request.start is None:
         return fresh_start(
-            target, aux, material.counts, size, request.recipe.seed, intermediate=request.intermediate
+            target,
+            aux,
+            material.counts,
+            size,
+            request.recipe.seed,
+            scales,
+            intermediate=request.intermediate,
         )
     start = warm_start(request.start, target, aux, material.counts, size)
     if (own := start.drafter.config.intermediate) != (request.intermediate or own):
