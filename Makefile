@@ -4,9 +4,6 @@ VENV := .venv
 BIN := $(VENV)/bin
 # A run prints its own progress; pip's is kept to errors.
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
-# Two engines beside each other: threads that spin for one another would hold the other engine up.
-ONE_THREAD := OMP_NUM_THREADS=1 VLLM_CPU_OMP_THREADS_BIND=nobind
-
 .PHONY: demo test test-fast lint bench bench-isolate bench-observing bench-faults bench-clean-up bench-hang docs clean
 
 demo: $(VENV)/.ready
@@ -15,7 +12,7 @@ demo: $(VENV)/.ready
 test: $(VENV)/.ready
 	$(BIN)/python -m shakedown.provision all
 	$(BIN)/pytest -m "not engine" -n 3 --dist loadfile
-	$(ONE_THREAD) $(BIN)/pytest -m engine -n 2 --dist loadfile
+	$(BIN)/pytest -m engine --durations 0
 
 test-fast: $(VENV)/.ready
 	$(BIN)/pytest -m "not engine and not slow" -n 3 --dist loadfile
