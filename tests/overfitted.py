@@ -80,13 +80,6 @@ class Reference:
             last_rows=rows,
         )
 
-    @torch.no_grad()
-    def regrets(self, tokens: list[int], start: int) -> list[float]:
-        """By how much each generated token's log-probability is below the best one's, forced along them."""
-        logits = self.model(torch.tensor([tokens])).logits[0, start - 1 : -1].log_softmax(-1)
-        chosen = logits.gather(1, torch.tensor(tokens[start:])[:, None])[:, 0]
-        return (logits.amax(-1) - chosen).tolist()
-
 
 def learn_by_heart(
     reference: Reference,
