@@ -39,7 +39,7 @@ class Case:
     learning_rate: float = 1e-3
     pack_rows: int = 4096
     intermediate: int | None = 4096
-    steps: int = 7
+    steps: int = 4
 
     def options(self) -> list[str]:
         words = ["--epochs", str(self.epochs), "--learning-rate", str(self.learning_rate)]
@@ -50,15 +50,11 @@ class Case:
 
 CASES = (
     Case(name="10000 samples", samples=10_000),
+    Case(name="seven drafts in a row", samples=10_000, steps=7),
     Case(name="learning rate 2e-3", samples=10_000, learning_rate=2e-3),
+    Case(name="twice the epochs, half the steps", samples=10_000, epochs=10, pack_rows=16_384),
+    Case(name="twice the epochs and the rows", samples=10_000, epochs=10, pack_rows=8_192),
     Case(name="an MLP as the target's", samples=10_000, intermediate=None),
-    Case(
-        name="as draft train is without options",
-        samples=10_000,
-        learning_rate=2e-4,
-        pack_rows=16_384,
-        intermediate=None,
-    ),
     Case(name="1000 samples", samples=1_000),
     Case(name="3000 samples", samples=3_000),
     Case(name="all samples"),
