@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -16,7 +17,7 @@ from shakedown.errors import HostProblem
 from shakedown.host import cgroup, launching, procfs
 from shakedown.host.local import LocalHost
 from shakedown.host.shm import ShmWatch
-from shakedown.host.state import read_state
+from shakedown.host.state import RunState, read_state, write_state
 
 # Put before the supervisor's own first words: `broken(place, name)` makes a part of it fail from its second
 # use on, `broken(place, name, 1)` once, with its first; whoever reads its errors counts the "planted" ones.
@@ -120,3 +121,22 @@ def test_a_supervisor_that_fails_after_the_fork_leaves_no_server(plant, tmp_path
     assert state.leader[0] > 1
     assert not procfs.is_alive(*state.leader)
     assert (state.left, state.problem) == ([], "its supervisor failed: ValueError")
+
+
+def test_a_state_that_finds_no_room_is_told_and_leaves_the_last_one(tmp_path: Path) -> None:
+    """A limit of a file's size ends a write as a nearly full disk does: its first pages are taken."""
+    state = RunState(boot_id=procfs.boot_id(), supervisor=(2, 1), started_s=0.0)
+    write_state(tmp_path, state)
+    state.owned = [(pid, 12345678) for pid in range(100_000, 100_250)]
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (4096, limits[1]))
+    try:
+        with pytest.raises(OSError):
+            write_state(tmp_path, state)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    kept = read_state(tmp_path)
+    assert kept is not None
+    assert kept.owned == []
+    write_state(tmp_path, state)
+    assert read_state(tmp_path) == state

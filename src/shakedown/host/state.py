@@ -92,15 +92,13 @@ def give_room(folder: Path) -> bool:
 
 
 def write_state(folder: Path, state: RunState) -> None:
-    """Replace the file at once: a reader sees the old or the new, never a half."""
+    """Replace the file at once: a reader sees the old or the new, never a half. Raises OSError."""
     fields = {name: getattr(state, name) for name in RunState.__slots__}
     fields["container"] = asdict(state.container) if state.container else None
     new = folder / f"{FILE}.new"
     handle = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
-    try:
-        os.write(handle, json.dumps({"schema": _SCHEMA} | fields).encode())
-    finally:
-        os.close(handle)
+    with os.fdopen(handle, "wb") as file:  # whole or not: a nearly full disk takes a part without an error
+        file.write(json.dumps({"schema": _SCHEMA} | fields).encode())
     new.replace(folder / FILE)
 
 
