@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from host_runs import wait_for
 
-from shakedown.core import StackDump
+from shakedown.core import Missing, StackDump
+from shakedown.host import procfs, stacks
 from shakedown.host.pointers import read_pointers
 from shakedown.host.stacks import dump_stacks
 from shakedown.watch.stacks import awake_threads, main_frames, spins
@@ -88,3 +91,41 @@ def test_a_process_that_is_gone_has_none():
     process = subprocess.Popen([sys.executable, "-c", ""])
     process.wait()
     assert not isinstance(read_pointers(process.pid), StackDump)
+
+
+STUCK = """
+import ctypes, os, sys, threading, time
+def stick():
+    time.sleep(0.3)
+    opens = [(os.POSIX_SPAWN_OPEN, 0, sys.argv[1], os.O_RDONLY, 0)]
+    os.posix_spawn("/bin/true", ["true"], {}, file_actions=opens)
+threading.Thread(target=stick, daemon=True).start()
+ctypes.CDLL(sys.argv[2]).cuStreamSynchronize(0) if sys.argv[2:] else time.sleep(60)
+"""
+
+
+@pytest.mark.parametrize("busy", [False, True], ids=["others sleep", "others run"])
+def test_a_process_with_a_thread_stuck_in_the_kernel_is_not_stopped(tmp_path, monkeypatch, driver, busy):
+    """As in a driver's call or on a dead network disk: whoever stops all of it waits for that thread."""
+    os.mkfifo(tmp_path / "never")
+    spy = tmp_path / "py-spy"
+    spy.write_text(f"#!/bin/sh\ntouch {tmp_path / 'asked'}\n")
+    spy.chmod(0o755)
+    monkeypatch.setattr(stacks, "lent_spy", spy)
+    words = [sys.executable, "-c", STUCK, str(tmp_path / "never"), *([str(driver)] if busy else [])]
+    process = subprocess.Popen(words)
+    try:
+        # In vfork until its child has opened the pipe, and with Python's one lock: the other waits for that.
+        wait_for(lambda: sorted(procfs.thread_states(process.pid).values()) == ["D", "R" if busy else "S"])
+        dump = dump_stacks(process.pid, native=True)
+    finally:
+        process.kill()
+        with open(tmp_path / "never", "w"):
+            process.wait()
+    assert not (tmp_path / "asked").exists()
+    if busy:
+        assert isinstance(dump, StackDump), dump
+        assert [thread.frames[0].file for thread in dump.threads] == [driver.name]
+    else:
+        assert isinstance(dump, Missing)
+        assert dump.why.endswith("is in state D: not safe to stop it")

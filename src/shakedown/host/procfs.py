@@ -92,6 +92,16 @@ def read_stat(pid: int) -> Stat | None:
     )
 
 
+def thread_states(pid: int) -> dict[int, str]:
+    """The letter of each thread of a process; {} where it is gone."""
+    try:
+        tasks = os.listdir(f"/proc/{pid}/task")
+    except OSError:
+        return {}
+    stats = {int(task): _read(f"/proc/{pid}/task/{task}/stat") for task in tasks}
+    return {task: stat.rpartition(b")")[2].split()[0].decode() for task, stat in stats.items() if stat}
+
+
 def is_gone(pid: int) -> bool:
     """Whether nobody runs by this number: a zombie holds nothing but its exit code."""
     stat = read_stat(pid)
