@@ -21,7 +21,7 @@ from shakedown.drafter.tapped import PLUGGED
 from shakedown.host.local import LocalHost
 from shakedown.jobs.accept_expect import ReferenceDrafter, expect_drafter, requests_of
 from shakedown.jobs.accept_launches import ROUND_METRICS, contenders
-from shakedown.jobs.accept_measure import Measurement, Plan, measure_server
+from shakedown.jobs.accept_measure import Measurement, Plan, measure_server, tallies_of
 from shakedown.jobs.accept_questions import Question, in_token_ids
 from shakedown.jobs.accept_states import Serve, StatesSeen, see_states
 from shakedown.jobs.reading import read_request
@@ -100,7 +100,7 @@ def look(
         request, contender, reference, plan, talk, concurrency=1, serve=serve or unjudged(folder / LOG)
     )
     documents = reference.states(requests_of(seen.answers))
-    acceptance = acceptance_of([each.tally for each in seen.answers if each.tally is not None])
+    acceptance = acceptance_of(tallies_of(seen.answers))
     shown = Shown(
         measured=acceptance.tokens_per_round if acceptance else None,
         reference=expect_drafter(reference, documents, seen.answers, drafts, plan.margin),

@@ -13,11 +13,14 @@ from pathlib import Path
 
 import pytest
 
+from shakedown.acceptance.lookup import Lookup
+from shakedown.acceptance.replay import Standing
 from shakedown.acceptance.rounds import Source
 from shakedown.acceptance.verdict import Blame, Outcome, Shown, judge
 from shakedown.core import Launch, LogprobStyle
 from shakedown.errors import DataProblem, EnvironmentProblem, UsageError
 from shakedown.host.reach import free_port, is_listening
+from shakedown.jobs.accept_expect import expect_lookup
 from shakedown.jobs.accept_launches import Contender
 from shakedown.jobs.accept_measure import Measurement, Plan, measure_server
 from shakedown.jobs.accept_questions import read_questions
@@ -61,9 +64,14 @@ def serving(fault: str = "", *, plain: bool = False) -> Iterator[Target]:
 
 
 def measured(
-    fault: str = "", *, concurrency: int = 1, plain: bool = False, number: int | None = 8
+    fault: str = "",
+    *,
+    concurrency: int = 1,
+    plain: bool = False,
+    number: int | None = 8,
+    tokens: int = 24,
 ) -> Measurement:
-    plan = Plan(questions=read_questions(None), tokens=24, most=24, margin=0.5, drafts=0 if plain else 3)
+    plan = Plan(questions=read_questions(None), tokens=tokens, most=24, margin=0.5, drafts=0 if plain else 3)
     with serving(fault, plain=plain) as target:
         return measure_server(target, plan, concurrency=concurrency, number=number, talk=Quiet())
 
@@ -100,6 +108,19 @@ def test_sums_are_read_around_each_request_or_block(concurrency):
     assert found.acceptance is not None
     assert found.acceptance.requests == (8 if concurrency == 1 else 1)
     assert found.acceptance.tokens_per_round.value > 1.2
+
+
+def test_sums_of_a_block_are_held_against_all_its_answers():
+    """A healthy server. Kinds of questions come in turn: a block's first is always of the same kind."""
+    lookup = Lookup(shortest=1, longest=3, drafts=3)
+    found = measured("sums", concurrency=4, number=72, tokens=48)
+    shown = expect_lookup(lookup, found.answers, Shown(measured=None, margin=0.2))
+    assert shown.reference is not None
+    assert shown.reference.requests == 9  # blocks
+    assert shown.reference.standing is Standing.EQUAL, shown.reference
+    incomplete = expect_lookup(lookup, found.answers[1:], Shown(measured=None, margin=0.2)).reference
+    assert incomplete is not None
+    assert incomplete.requests == 8  # of one block an answer is missing: it is held against nothing
 
 
 def test_the_states_are_seen_with_as_many_requests_at_once_as_are_judged(tmp_path):

@@ -48,6 +48,12 @@ class Tally:
             accepted=tuple(sum(each > position for each in accepted) for position in range(drafts)),
         )
 
+    @classmethod
+    def total(cls, tallies: Sequence[Tally]) -> Tally:
+        """Of several requests with as many drafts a round."""
+        accepted = zip(*(each.accepted for each in tallies), strict=True)
+        return cls(rounds=sum(each.rounds for each in tallies), accepted=tuple(map(sum, accepted)))
+
     def less(self, before: Tally) -> Tally:
         accepted = zip(self.accepted, before.accepted, strict=True)
         return Tally(rounds=self.rounds - before.rounds, accepted=tuple(a - b for a, b in accepted))

@@ -31,7 +31,7 @@ from shakedown.drafter.vocabulary import DraftVocabulary
 from shakedown.drafter.walk import accept_matrices
 from shakedown.errors import ShakedownError, UsageError
 from shakedown.jobs.accept_launches import Contender
-from shakedown.jobs.accept_measure import Answered, Measurement
+from shakedown.jobs.accept_measure import Answered, Block, Measurement
 from shakedown.jobs.accept_request import first_sample
 from shakedown.jobs.draft_evaluate import dtype_on, refuse_other_target
 
@@ -129,6 +129,7 @@ def expect_lookup(lookup: Lookup, answers: Sequence[Answered], shown: Shown) -> 
             )
         elif each.tally is not None:
             pairs.append(Pair(engine=each.tally, reference=walks[-1]))
+    pairs += block_pairs(answers, walks)
     comparison = compare(pairs, expected_interval(walks), shown.margin)
     return replace(shown, reference=comparison, stateless=True)
 
@@ -149,16 +150,18 @@ def expect_drafter(
 ) -> Comparison:
     """The answers walked with the reference drafter on these states, beside the engine's own rounds."""
     matrices = reference.matrices(documents, drafts)
-    pairs = [pair_of(each, stretches, drafts) for each, stretches in zip(answers, matrices, strict=True)]
+    pairs = [pair_of(each, stretches) for each, stretches in zip(answers, matrices, strict=True)]
+    blocks = block_pairs(answers, [walked(of[0]) if of and len(of[0]) else None for of in matrices])
     try:
         walks = expect(matrices)
     except ValueError:  # no answer is long enough for one round
         return compare([], Interval(value=1.0, low=None, high=None), margin)
-    found = compare([pair for pair in pairs if pair is not None], walks.tokens_per_round, margin)
+    own = [pair for pair in pairs if pair is not None]
+    found = compare([*own, *blocks], walks.tokens_per_round, margin)
     return replace(found, conditional=walks.conditional)
 
 
-def pair_of(answered: Answered, stretches: Sequence[Floats], drafts: int) -> Pair | None:
+def pair_of(answered: Answered, stretches: Sequence[Floats]) -> Pair | None:
     if not stretches or not len(stretches[0]):
         return None
     placed = place_rounds(answered.generated.rounds or (), len(answered.generated.tokens))
@@ -167,6 +170,19 @@ def pair_of(answered: Answered, stretches: Sequence[Floats], drafts: int) -> Pai
     if answered.tally is None:
         return None
     return Pair(engine=answered.tally, reference=walked(stretches[0]))
+
+
+def block_pairs(answers: Sequence[Answered], walks: Sequence[Tally | None]) -> list[Pair]:
+    """A block's sums beside the walks over all its answers; nothing where a walk of one is missing."""
+    blocks: dict[Block, list[Tally]] = {}
+    for each, walk in zip(answers, walks, strict=True):
+        if each.block is not None and walk is not None:
+            blocks.setdefault(each.block, []).append(walk)
+    return [
+        Pair(engine=block.tally, reference=Tally.total(found))
+        for block, found in blocks.items()
+        if len(found) == block.answers
+    ]
 
 
 def walked(accept: Floats) -> Tally:

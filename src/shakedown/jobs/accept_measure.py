@@ -38,12 +38,23 @@ PLAIN_SPREAD = 0.03  # of the seconds a token takes: a plain server is known wel
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Block:
+    """Requests that ran at once, of whose rounds the server tells sums alone: `tally` is of all `answers`."""
+
+    number: int
+    answers: int
+    tally: Tally
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Answered:
-    """A question with its answer. `tally`: its rounds, the last one dropped where the source allows it."""
+    """A question with its answer. `tally`: its rounds, the last one dropped where the source allows it; None
+    where they are told of a whole `block`."""
 
     question: Question
     generated: Generated
     tally: Tally | None = None
+    block: Block | None = None
     steps: int = 0  # of the target after the first token; 0: one for each token
 
     @property
@@ -118,7 +129,7 @@ def measure_server(
     questions = plan.questions[: number or plan.most]
     with ThreadPoolExecutor(concurrency, thread_name_prefix="accept") as pool:
         for at in range(0, len(questions), size):
-            blocks.append(ask_block(target, questions[at : at + size], plan, pool, concurrency))
+            blocks.append(ask_block(target, questions[at : at + size], plan, pool, concurrency, at))
             answers = [each for block in blocks for each in block]
             refuse_dead(target, [each.generated for each in answers], len(answers) - 1)
             if number is None and len(blocks) >= FEWEST_BLOCKS and decided(answers, plan):
@@ -138,6 +149,7 @@ def ask_block(
     plan: Plan,
     pool: ThreadPoolExecutor,
     concurrency: int,
+    number: int,
 ) -> list[Answered]:
     """With one request at a time each has the server's counters to itself, else the block has."""
     if concurrency > 1:
@@ -146,7 +158,7 @@ def ask_block(
         shared = counted(before, read_counters(target), plan.drafts)
         found = [answered(q, g, plan, None) for q, g in zip(questions, everyone, strict=True)]
         if shared is not None and found and all(each.tally is None for each in found):
-            found = shared_out(found, shared)
+            found = shared_out(found, Block(number=number, answers=len(found), tally=shared))
         return found
     found = []
     for question in questions:
@@ -159,12 +171,20 @@ def ask_block(
     return found
 
 
-def shared_out(found: Sequence[Answered], counted: Tally) -> list[Answered]:
-    """The block's rounds as one observation; for the pace each answer has its share of them."""
+def shared_out(found: Sequence[Answered], block: Block) -> list[Answered]:
+    """The block's rounds are one observation; for the pace each answer has its share of them."""
     tokens = max(1, sum(each.generated.decoded for each in found))
-    steps = steps_of(tokens, counted)
-    shared = [replace(each, steps=round(steps * each.generated.decoded / tokens)) for each in found]
-    return [replace(shared[0], tally=counted), *shared[1:]]
+    steps = steps_of(tokens, block.tally)
+    return [
+        replace(each, block=block, steps=round(steps * each.generated.decoded / tokens)) for each in found
+    ]
+
+
+def tallies_of(answers: Sequence[Answered]) -> list[Tally]:
+    """Each a cluster: a request's own, or that of requests of which only sums are told."""
+    blocks = dict.fromkeys(each.block for each in answers if each.block is not None)
+    own = [each.tally for each in answers if each.tally is not None]
+    return [*own, *(block.tally for block in blocks)]
 
 
 def ask(target: Target, question: Question, plan: Plan) -> Generated:
@@ -226,7 +246,7 @@ def refuse_dead(target: Target, generated: Sequence[Generated], before: int) -> 
 
 def decided(answers: Sequence[Answered], plan: Plan) -> bool:
     if plan.drafts:
-        found = acceptance_of([each.tally for each in answers if each.tally is not None])
+        found = acceptance_of(tallies_of(answers))
         if found is None or found.tokens_per_round.low is None or found.tokens_per_round.high is None:
             return False
         return found.tokens_per_round.high - found.tokens_per_round.low <= 2 * plan.margin
@@ -239,7 +259,7 @@ def decided(answers: Sequence[Answered], plan: Plan) -> bool:
 
 
 def told(answers: Sequence[Answered], plan: Plan) -> str:
-    found = acceptance_of([each.tally for each in answers if each.tally is not None])
+    found = acceptance_of(tallies_of(answers))
     if plan.drafts and found is not None:
         interval = found.tokens_per_round
         if interval.low is None or interval.high is None:
@@ -273,7 +293,7 @@ def concluded(
         idle=bool(plan.drafts)
         and source is Source.NONE
         and (after is None or (moved is not None and not moved.rounds)),
-        acceptance=acceptance_of([each.tally for each in good if each.tally is not None]),
+        acceptance=acceptance_of(tallies_of(good)),
         failed=failed,
     )
 
@@ -283,7 +303,7 @@ def source_of(answers: Sequence[Answered], counters: object) -> tuple[Source, st
         return Source.ROUNDS, ""
     if any(each.generated.histogram for each in answers):
         return Source.HISTOGRAM, ""
-    if any(each.tally and each.tally.rounds for each in answers):
+    if any(tally.rounds for tally in tallies_of(answers)):
         return Source.COUNTERS, ""
     if isinstance(counters, str):
         return Source.NONE, counters
