@@ -19,9 +19,10 @@ from shakedown.acceptance.verdict import Finding, Shown, judge
 from shakedown.core import Launch
 from shakedown.drafter.tapped import PLUGGED
 from shakedown.host.local import LocalHost
+from shakedown.jobs.accept_answers import tallies_of
 from shakedown.jobs.accept_expect import ReferenceDrafter, expect_drafter, requests_of
 from shakedown.jobs.accept_launches import ROUND_METRICS, contenders
-from shakedown.jobs.accept_measure import Measurement, Plan, measure_server, tallies_of
+from shakedown.jobs.accept_measure import Measurement, Plan, measure_server
 from shakedown.jobs.accept_questions import Question, in_token_ids
 from shakedown.jobs.accept_states import Serve, StatesSeen, see_states
 from shakedown.jobs.reading import read_request

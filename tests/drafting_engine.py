@@ -28,8 +28,8 @@ from shakedown.drafter.target import read_target
 from shakedown.drafter.teacher import TargetHead
 from shakedown.drafter.vocabulary import DraftVocabulary
 from shakedown.drafter.walk import accept_matrices
+from shakedown.jobs.accept_answers import Answered
 from shakedown.jobs.accept_expect import ReferenceDrafter, requests_of
-from shakedown.jobs.accept_measure import Answered
 from shakedown.jobs.accept_questions import Question
 from shakedown.probe.generation import Generated
 

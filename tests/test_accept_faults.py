@@ -14,7 +14,9 @@ import pytest
 import torch
 from drafter_targets import save_deepseek
 from drafting_engine import (
+    DRAFTED,
     DRAFTS,
+    GENERATED,
     PROMPT,
     Engine,
     Lesson,
@@ -25,14 +27,18 @@ from drafting_engine import (
 )
 
 from shakedown.acceptance.expect import expect
+from shakedown.acceptance.replay import Standing
+from shakedown.acceptance.rounds import Tally
 from shakedown.acceptance.statistics import Interval
 from shakedown.acceptance.verdict import Blame, Finding, Outcome, Shown, judge
 from shakedown.drafter.architecture import Drafter
 from shakedown.drafter.export import export_drafter
 from shakedown.drafter.rotary import Rope
 from shakedown.drafter.rungs import Ladder
+from shakedown.drafter.samples import Finish, Sample, write_sample
+from shakedown.drafter.tapped import cut
 from shakedown.errors import UsageError
-from shakedown.jobs.accept_expect import ReferenceDrafter, expect_drafter, requests_of
+from shakedown.jobs.accept_expect import ReferenceDrafter, expect_drafter, expect_elsewhere, requests_of
 from shakedown.jobs.accept_measure import Plan
 from shakedown.jobs.accept_states import judge_states
 
@@ -191,6 +197,66 @@ def test_a_drafter_for_another_template_is_the_workloads_fault(lesson):
     found = judged(Engine(lesson=lesson.on(others)), elsewhere=trained)
     assert (found.finding.outcome, found.finding.blame) == (Outcome.AS_TRAINED, Blame.WORKLOAD)
     assert "on what it was trained on" in found.finding.why[0]
+
+
+def test_text_past_the_end_is_not_taken_for_another_workload(lesson):
+    """An engine that tells only sums: text that nobody was trained on, after the end, is in them."""
+    known, past = lesson.reference.vocabulary.target_ids, GENERATED // 2
+    junk = [known[torch.arange(past) * (7 + 2 * n) % DRAFTED].tolist() for n in range(len(lesson.texts))]
+    texts = [(*text[:-past], *after) for text, after in zip(lesson.texts, junk, strict=True)]
+    served, _ = Engine(lesson=lesson.on(texts)).serve()
+    answers = [
+        replace(
+            each,
+            generated=replace(each.generated, rounds=None),
+            tally=Tally.of_rounds(each.generated.rounds or (), DRAFTS),
+            past=past,
+        )
+        for each in served
+    ]
+    documents = lesson.reference.states(requests_of(answers))
+    found = expect_drafter(lesson.reference, documents, answers, DRAFTS, 0.2)
+    asked = requests_of(questions(lesson.texts))
+    trained = expect(lesson.reference.matrices(lesson.reference.states(asked), DRAFTS)).tokens_per_round
+    assert found.expected.value < trained.value - 0.5
+    shown = Shown(measured=found.expected, reference=replace(found, standing=Standing.EQUAL))
+    assert judge(replace(shown, elsewhere=trained)).blame is Blame.NONE
+
+
+def test_a_sampled_text_is_held_against_what_the_target_would_have_chosen(lesson, tmp_path):
+    """The drafter says what the texts say, which the random target itself never would."""
+    expected = []
+    for temperature in (0.0, 0.8):
+        file = tmp_path / f"samples-{temperature}.jsonl"
+        with file.open("wb") as out:
+            for number, text in enumerate(lesson.texts):
+                sample = Sample(
+                    id=str(number),
+                    messages=[],
+                    token_ids=text,
+                    mask=[(PROMPT, len(text))],
+                    model="m",
+                    template="t",
+                    sampling={"temperature": temperature},
+                    finish=Finish.LENGTH,
+                )
+                write_sample(out, sample)
+        found, _ = expect_elsewhere(lesson.reference, file, DRAFTS)
+        expected.append(found.value)
+    assert expected[0] > 2
+    assert expected[1] < 1.2
+
+
+def test_an_answer_that_is_the_end_mark_alone_is_no_obstacle(lesson):
+    engine = Engine(lesson=lesson)
+    answers, tapped = engine.serve()
+    whole = answers[0].generated
+    answers[0] = replace(answers[0], generated=replace(whole, tokens=whole.tokens[:1], rounds=()))
+    tapped[0] = cut(tapped[0], PROMPT)
+    seen = judge_states(lesson.reference, answers, tapped, PLAN, Quiet())
+    assert seen.cell is not None
+    assert seen.cell.standing is Standing.EQUAL
+    assert seen.cell.requests == len(answers) - 1
 
 
 def test_a_drafter_that_never_learnt_is_the_drafters_fault(lesson):

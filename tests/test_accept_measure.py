@@ -70,8 +70,10 @@ def measured(
     plain: bool = False,
     number: int | None = 8,
     tokens: int = 24,
+    ends: frozenset[int] = frozenset(),
 ) -> Measurement:
-    plan = Plan(questions=read_questions(None), tokens=tokens, most=24, margin=0.5, drafts=0 if plain else 3)
+    drafts = 0 if plain else 3
+    plan = Plan(questions=read_questions(None), tokens=tokens, most=24, margin=0.5, drafts=drafts, ends=ends)
     with serving(fault, plain=plain) as target:
         return measure_server(target, plan, concurrency=concurrency, number=number, talk=Quiet())
 
@@ -121,6 +123,23 @@ def test_sums_of_a_block_are_held_against_all_its_answers():
     incomplete = expect_lookup(lookup, found.answers[1:], Shown(measured=None, margin=0.2)).reference
     assert incomplete is not None
     assert incomplete.requests == 8  # of one block an answer is missing: it is held against nothing
+
+
+def test_text_past_the_models_end_is_generated_and_not_counted():
+    ends = frozenset({3, 4})
+    found = measured(plain=True, tokens=48, ends=ends)
+    texts = [each.generated.tokens for each in found.answers]
+    assert {each.came for each in found.answers} == {48}
+    assert all(not ends & {*text[:-1]} and (len(text) == 48 or text[-1] in ends) for text in texts)
+    assert any(len(text) < 48 for text in texts)
+    assert found.past_end == 0
+
+
+def test_sums_count_text_past_the_end_and_say_so():
+    found = measured("sums", tokens=48, ends=frozenset({3, 4}))
+    assert found.past_end is not None
+    assert found.past_end > 0
+    assert measured("sums").past_end is None  # the mark is not known
 
 
 def test_the_states_are_seen_with_as_many_requests_at_once_as_are_judged(tmp_path):

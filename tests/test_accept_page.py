@@ -26,6 +26,7 @@ def entry(**changes: Any) -> dict[str, Any]:
         "tokens_per_round": interval(1.4),
         "rounds": 320,
         "requests": 16,
+        "past_the_end": 0.0,
         "expected": interval(2.4),
         "comparison": {"rounds_alike": 0.4, "rounds": 300},
         "engine_states": None,

@@ -25,8 +25,9 @@ from shakedown.drafter.export import export_drafter
 from shakedown.drafter.tapped import Tapped, assemble, install_plugin, read_steps
 from shakedown.drafter.target import read_target
 from shakedown.drafter.vocabulary import choose_vocabulary
+from shakedown.jobs.accept_answers import Answered
 from shakedown.jobs.accept_expect import ReferenceDrafter
-from shakedown.jobs.accept_measure import Answered, Plan
+from shakedown.jobs.accept_measure import Plan
 from shakedown.jobs.accept_questions import Question
 from shakedown.jobs.accept_states import judge_states
 from shakedown.jobs.draft_lint import shipped_surveys

@@ -24,6 +24,7 @@ def comparison(standing: Standing, expected: float = 2.5, difference: float = 0.
         rounds=320,
         alike=0.9,
         needed=40 if standing is Standing.UNDECIDED else None,
+        to_the_end=interval(expected),
     )
 
 

@@ -47,7 +47,8 @@ class Pair:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:
-    """`needed`: requests that would decide it, where these do not. `alike`: of `rounds` begun alike."""
+    """`needed`: requests that would decide it, where these do not. `alike`: of `rounds` begun alike.
+    `to_the_end`: what is expected of the answers up to the model's own end; None where that is not known."""
 
     standing: Standing
     expected: Interval
@@ -58,6 +59,7 @@ class Comparison:
     alike: float | None
     needed: int | None
     conditional: tuple[Interval, ...] = ()  # of the reference, by position
+    to_the_end: Interval | None = None
 
     @property
     def needed_rounds(self) -> int | None:

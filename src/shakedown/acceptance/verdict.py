@@ -233,7 +233,7 @@ def too_few(reference: Comparison) -> Finding:
 
 def other_workload(shown: Shown) -> str | None:
     """Why the drafter is asked for what it was not trained for; None where that is not seen."""
-    here = shown.reference.expected if shown.reference else None
+    here = shown.reference.to_the_end if shown.reference else None
     if shown.elsewhere is None or here is None:
         return None
     if not certainly_apart(shown.elsewhere, here, shown.margin):

@@ -20,6 +20,7 @@ from shakedown.engines.lint import Level
 from shakedown.errors import EnvironmentProblem
 from shakedown.host.local import LocalHost
 from shakedown.jobs.accept_compare import drift_between, pace_between, partings, texts
+from shakedown.jobs.accept_ends import end_ids
 from shakedown.jobs.accept_launches import Contender, contenders
 from shakedown.jobs.accept_measure import Measurement, Plan, measure_server
 from shakedown.jobs.accept_questions import Question, in_token_ids, read_questions
@@ -96,6 +97,7 @@ def run_race(
         tokens=request.tokens,
         most=request.most,
         margin=request.margin,
+        ends=end_ids(request, reading),
     )
     serve = partial(serve_and_measure, launch, request, talk)
     before = serve(plain, plan, [None] * len(request.concurrency))

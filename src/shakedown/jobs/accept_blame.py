@@ -13,6 +13,7 @@ from shakedown.acceptance.replay import Standing
 from shakedown.acceptance.verdict import Shown
 from shakedown.drafter.tapped import PLUGGED
 from shakedown.errors import DataProblem, EnvironmentProblem, UsageError
+from shakedown.jobs.accept_answers import Answered
 from shakedown.jobs.accept_expect import (
     ReferenceDrafter,
     expect_drafter,
@@ -23,7 +24,7 @@ from shakedown.jobs.accept_expect import (
     told_tokens,
 )
 from shakedown.jobs.accept_launches import Contender
-from shakedown.jobs.accept_measure import Answered, Measurement, Plan
+from shakedown.jobs.accept_measure import Measurement, Plan
 from shakedown.jobs.accept_request import AcceptRequest, target_folder
 from shakedown.jobs.accept_states import StatesSeen, see_states
 from shakedown.jobs.reading import Reading

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from shakedown.acceptance.identity import Parting, gap_between, parting_at
 from shakedown.acceptance.pace import Pace, pace_of
-from shakedown.jobs.accept_measure import Answered, Measurement
+from shakedown.jobs.accept_answers import Answered
+from shakedown.jobs.accept_measure import Measurement
 from shakedown.probe import Target
 from shakedown.probe.generation import top_logprobs
 

@@ -28,14 +28,16 @@ from shakedown.drafter.shards import Document, teacher_rows
 from shakedown.drafter.target import Target, read_target
 from shakedown.drafter.template import load_template
 from shakedown.drafter.vocabulary import DraftVocabulary
-from shakedown.drafter.walk import accept_matrices
+from shakedown.drafter.walk import Judge, Rule, accept_matrices
 from shakedown.errors import ShakedownError, UsageError
+from shakedown.jobs.accept_answers import Answered, Block
 from shakedown.jobs.accept_launches import Contender
-from shakedown.jobs.accept_measure import Answered, Block, Measurement
+from shakedown.jobs.accept_measure import Measurement
 from shakedown.jobs.accept_request import first_sample
 from shakedown.jobs.draft_evaluate import dtype_on, refuse_other_target
 
 TRAINED_ON = 64  # documents of it are walked
+NEXT_TO_GREEDY = 1e-4  # a temperature at which the likeliest token has all of the probability
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,13 +74,17 @@ class ReferenceDrafter:
             device=device,
         )
 
-    def matrices(self, documents: Sequence[Document], drafts: int) -> list[list[Floats]]:
+    def matrices(
+        self, documents: Sequence[Document], drafts: int, judge: Judge | None = None
+    ) -> list[list[Floats]]:
         """Of each document its stretches' acceptance, as `accept_matrices`."""
+        dtype = dtype_on(self.device)
         return list(
-            accept_matrices(
-                self.drafter, self.vocabulary, documents, drafts=drafts, dtype=dtype_on(self.device)
-            )
+            accept_matrices(self.drafter, self.vocabulary, documents, drafts=drafts, judge=judge, dtype=dtype)
         )
+
+    def head(self) -> torch.Tensor:
+        return self.target.head().to(self.device)
 
     def states(self, requests: Sequence[Request]) -> list[Document]:
         """The target's own, from transformers, in the order of the requests."""
@@ -158,7 +164,20 @@ def expect_drafter(
         return compare([], Interval(value=1.0, low=None, high=None), margin)
     own = [pair for pair in pairs if pair is not None]
     found = compare([*own, *blocks], walks.tokens_per_round, margin)
-    return replace(found, conditional=walks.conditional)
+    ended = [up_to_end(of, each.past) for each, of in zip(answers, matrices, strict=True)]
+    return replace(found, conditional=walks.conditional, to_the_end=expected_or_none(ended))
+
+
+def up_to_end(stretches: Sequence[Floats], past: int) -> list[Floats]:
+    """The starts from which a whole round lies before the end mark, `past` tokens of the answer after it."""
+    return [accept[: max(0, len(accept) - past)] for accept in stretches]
+
+
+def expected_or_none(documents: Sequence[Sequence[Floats]]) -> Interval | None:
+    try:
+        return expect(documents).tokens_per_round
+    except ValueError:  # no answer is long enough for one round
+        return None
 
 
 def pair_of(answered: Answered, stretches: Sequence[Floats]) -> Pair | None:
@@ -196,9 +215,16 @@ def walked(accept: Floats) -> Tally:
 
 
 def expect_elsewhere(reference: ReferenceDrafter, samples: Path, drafts: int) -> tuple[Interval, str]:
-    """(tokens a round on what the drafter was trained for, whether its chat template differs)."""
+    """(tokens a round on what the drafter was trained for, whether its chat template differs).
+
+    Greedy as the answers here: where that text was sampled, a draft is held against the token that the
+    target would have chosen, not against what chance wrote.
+    """
     requests = list(islice(read_requests(samples), TRAINED_ON))
-    found = expect(reference.matrices(reference.states(requests), drafts))
+    judge = None
+    if first_sample(samples).sampling.get("temperature"):
+        judge = Judge(rule=Rule.PROBABILITY, head=reference.head(), temperature=NEXT_TO_GREEDY)
+    found = expect(reference.matrices(reference.states(requests), drafts, judge))
     return found.tokens_per_round, template_words(samples, reference.target)
 
 

@@ -13,21 +13,21 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from statistics import fmean, median, stdev
 
-from shakedown.acceptance.pace import Effort
-from shakedown.acceptance.rounds import (
-    Acceptance,
-    Source,
-    Tally,
-    acceptance_of,
-    place_rounds,
-    rounds_of_pieces,
-    whole_rounds,
-)
+from shakedown.acceptance.rounds import Acceptance, Source, acceptance_of
 from shakedown.errors import EnvironmentProblem
+from shakedown.jobs.accept_answers import (
+    Answered,
+    Block,
+    answered,
+    counted,
+    past_end,
+    shared_out,
+    tallies_of,
+)
 from shakedown.jobs.accept_questions import Question
 from shakedown.jobs.result import Talk
 from shakedown.probe import Target
-from shakedown.probe.counters import SpeculationCounters, read_counters
+from shakedown.probe.counters import read_counters
 from shakedown.probe.generation import Generated, generate
 
 WARM_UP = 2  # requests that are not counted
@@ -38,39 +38,9 @@ PLAIN_SPREAD = 0.03  # of the seconds a token takes: a plain server is known wel
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Block:
-    """Requests that ran at once, of whose rounds the server tells sums alone: `tally` is of all `answers`."""
-
-    number: int
-    answers: int
-    tally: Tally
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Answered:
-    """A question with its answer. `tally`: its rounds, the last one dropped where the source allows it; None
-    where they are told of a whole `block`."""
-
-    question: Question
-    generated: Generated
-    tally: Tally | None = None
-    block: Block | None = None
-    steps: int = 0  # of the target after the first token; 0: one for each token
-
-    @property
-    def prompt(self) -> tuple[int, ...]:
-        """In ids: what the server told, else what it was asked with; () where neither is known."""
-        return self.generated.prompt or self.question.prompt or ()
-
-    @property
-    def effort(self) -> Effort:
-        decoded = self.generated.decoded
-        return Effort(seconds=self.generated.decode_s or 0.0, tokens=decoded, steps=self.steps or decoded)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Measurement:
-    """What one server showed at one concurrency. `idle`: it has counters, and they did not move."""
+    """What one server showed at one concurrency. `idle`: it has counters, and they did not move. `past_end`:
+    which share of the counted tokens lies past the model's own end; None where the mark is not known."""
 
     concurrency: int
     answers: tuple[Answered, ...]
@@ -80,10 +50,11 @@ class Measurement:
     idle: bool = False
     acceptance: Acceptance | None = None
     failed: tuple[str, ...] = ()
+    past_end: float | None = None
 
     @property
     def tokens_per_s(self) -> float:
-        return sum(each.generated.count for each in self.answers) / self.seconds
+        return sum(each.came for each in self.answers) / self.seconds
 
     @property
     def first_token_s(self) -> float | None:
@@ -99,13 +70,15 @@ class Measurement:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """`tokens` an answer; `most` questions; `margin` in tokens a round; `drafts`: the k, 0 without."""
+    """`tokens` an answer; `most` questions; `margin` in tokens a round; `drafts`: the k, 0 without; `ends`:
+    the target's end marks."""
 
     questions: tuple[Question, ...]
     tokens: int
     most: int
     margin: float
     drafts: int = 0
+    ends: frozenset[int] = frozenset()
     salt: str = field(default_factory=lambda: uuid.uuid4().hex)
 
 
@@ -156,7 +129,10 @@ def ask_block(
         before = read_counters(target)
         everyone = list(pool.map(lambda question: ask(target, question, plan), questions))
         shared = counted(before, read_counters(target), plan.drafts)
-        found = [answered(q, g, plan, None) for q, g in zip(questions, everyone, strict=True)]
+        found = [
+            answered(q, g, None, drafts=plan.drafts, ends=plan.ends)
+            for q, g in zip(questions, everyone, strict=True)
+        ]
         if shared is not None and found and all(each.tally is None for each in found):
             found = shared_out(found, Block(number=number, answers=len(found), tally=shared))
         return found
@@ -165,26 +141,11 @@ def ask_block(
         before = read_counters(target) if plan.drafts else None
         generated = ask(target, question, plan)
         after = read_counters(target) if plan.drafts and generated.rounds is None else None
-        found.append(answered(question, generated, plan, counted(before, after, plan.drafts)))
+        sums = counted(before, after, plan.drafts)
+        found.append(answered(question, generated, sums, drafts=plan.drafts, ends=plan.ends))
         if generated.lost:
             break
     return found
-
-
-def shared_out(found: Sequence[Answered], block: Block) -> list[Answered]:
-    """The block's rounds are one observation; for the pace each answer has its share of them."""
-    tokens = max(1, sum(each.generated.decoded for each in found))
-    steps = steps_of(tokens, block.tally)
-    return [
-        replace(each, block=block, steps=round(steps * each.generated.decoded / tokens)) for each in found
-    ]
-
-
-def tallies_of(answers: Sequence[Answered]) -> list[Tally]:
-    """Each a cluster: a request's own, or that of requests of which only sums are told."""
-    blocks = dict.fromkeys(each.block for each in answers if each.block is not None)
-    own = [each.tally for each in answers if each.tally is not None]
-    return [*own, *(block.tally for block in blocks)]
 
 
 def ask(target: Target, question: Question, plan: Plan) -> Generated:
@@ -192,46 +153,6 @@ def ask(target: Target, question: Question, plan: Plan) -> Generated:
     return generate(
         target, question.text, tokens=plan.tokens, deadline_s=ANSWER_S, prompt=question.prompt, salt=salt
     )
-
-
-def answered(question: Question, generated: Generated, plan: Plan, counters: Tally | None) -> Answered:
-    every = counters
-    if generated.rounds is None and generated.histogram is not None:
-        pieces = [number for _, number in generated.arrivals]
-        generated = replace(generated, rounds=rounds_of_pieces(pieces, generated.histogram))
-    if generated.rounds is not None:
-        every = Tally.of_rounds(generated.rounds, plan.drafts)
-    elif generated.histogram is not None:
-        every = Tally.of_histogram(generated.histogram, plan.drafts)
-    kept = whole(generated, plan.drafts) if generated.rounds is not None else every
-    steps = steps_of(generated.decoded, every) if every is not None else 0
-    return Answered(question=question, generated=generated, tally=kept, steps=steps)
-
-
-def whole(generated: Generated, drafts: int) -> Tally:
-    """The rounds that the end of the text cannot have cut."""
-    assert generated.rounds is not None
-    placed = place_rounds(generated.rounds, len(generated.tokens))
-    if placed is None:
-        return Tally.of_rounds(generated.rounds[:-1], drafts)
-    kept = whole_rounds(placed, len(generated.tokens), drafts)
-    return Tally.of_rounds([each.accepted for each in kept], drafts)
-
-
-def steps_of(decoded: int, every: Tally) -> int:
-    """A step for which nothing was drafted is no round, and emits a token, too."""
-    return max(every.rounds, decoded - sum(every.accepted))
-
-
-def counted(before: object, after: object, drafts: int) -> Tally | None:
-    if not isinstance(before, SpeculationCounters) or not isinstance(after, SpeculationCounters):
-        return None
-    return tally_of(after, drafts).less(tally_of(before, drafts))
-
-
-def tally_of(counters: SpeculationCounters, drafts: int) -> Tally:
-    deep = [*counters.per_position, *[0.0] * drafts][:drafts]
-    return Tally(rounds=round(counters.rounds), accepted=tuple(round(each) for each in deep))
 
 
 def refuse_dead(target: Target, generated: Sequence[Generated], before: int) -> None:
@@ -295,6 +216,7 @@ def concluded(
         and (after is None or (moved is not None and not moved.rounds)),
         acceptance=acceptance_of(tallies_of(good)),
         failed=failed,
+        past_end=past_end(good) if plan.ends else None,
     )
 
 

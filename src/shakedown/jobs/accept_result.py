@@ -120,6 +120,7 @@ def entry_of(race: Race, raced: Raced) -> dict[str, Any]:
         "tokens_per_round": interval_of(acceptance.tokens_per_round) if acceptance else None,
         "rounds": acceptance.rounds if acceptance else 0,
         "requests": len(first.answers),
+        "past_the_end": first.past_end,
         "expected": interval_of(reference.expected) if reference else None,
         "comparison": comparison_of(reference),
         "engine_states": comparison_of(shown.engine_states),

@@ -24,6 +24,7 @@ from shakedown.drafter.shards import Document
 from shakedown.drafter.tapped import Stage, Tapped, assemble, install_plugin, read_steps, rows_of
 from shakedown.drafter.threads import one_thread
 from shakedown.errors import EnvironmentProblem
+from shakedown.jobs.accept_answers import Answered
 from shakedown.jobs.accept_expect import (
     ReferenceDrafter,
     expect_drafter,
@@ -31,7 +32,7 @@ from shakedown.jobs.accept_expect import (
     told_tokens,
 )
 from shakedown.jobs.accept_launches import Contender
-from shakedown.jobs.accept_measure import Answered, Measurement, Plan, block_size, measure_server
+from shakedown.jobs.accept_measure import Measurement, Plan, block_size, measure_server
 from shakedown.jobs.request import LaunchRequest
 from shakedown.jobs.result import Talk
 from shakedown.jobs.serving import while_serving
