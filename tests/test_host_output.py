@@ -9,8 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shakedown.host.local import LocalHost
-from shakedown.host.output import RedactedLog, read_log
+from shakedown.host.output import RedactedLog
 from shakedown.host.scrub import Scrubber
+from shakedown.host.segments import read_log
 from shakedown.redact import Redactor
 
 SECRET = "cAnary/0123+secret=value"

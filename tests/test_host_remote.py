@@ -28,6 +28,7 @@ from shakedown.host.remote.codec import decode, encode
 from shakedown.host.remote.logs import HomeLog
 from shakedown.host.remote.wire import Frame, Wire
 from shakedown.host.remote.words import by_way_of, over_ssh
+from shakedown.host.segments import read_log
 
 texts = st.text(max_size=20) | st.just("\udcff")
 plain = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | texts | st.binary(max_size=9)
@@ -425,6 +426,37 @@ def test_a_copy_that_cannot_be_written_holds_up_no_reading(tmp_path):
     log.add(b"one\n", 0, 4)
     log.add(b"two\n", 4, 8)
     assert log.offset == 8
+
+
+def test_a_long_log_comes_home_with_how_it_began_and_how_it_ended(tmp_path):
+    """Also where a second of ours goes on with what the first one copied."""
+    line = b"line %05d\n"
+    for number in range(2000):
+        if number in (0, 300, 900):
+            log = HomeLog(tmp_path, limit_bytes=8000)
+            assert log.offset == number * 11
+        log.add(line % number, log.offset, log.offset + 11)
+    assert sum(path.stat().st_size for path in tmp_path.iterdir()) <= 8000
+    text, offset = b"", 0
+    while (piece := read_log(tmp_path, offset))[0]:
+        text, offset = text + piece[0], piece[1]
+    assert text.startswith(line % 0 + line % 1)
+    assert text.endswith(line % 1998 + line % 1999)
+    assert b"bytes of log dropped" in text
+    assert b"stayed" not in text
+
+
+def test_a_log_that_finds_no_room_here_stays_there(inside, tmp_path):
+    host, _, said = inside
+    env, home = host.surroundings()
+    launch = Launch(argv=("sh", "-c", "echo last words"), env=env, cwd=home)
+    run = host.start(launch, tmp_path / "gone")  # there is no such folder here
+    wait_for(lambda: host.exit_of(run))
+    assert host.end(run, grace_s=0).left == ()
+    (told,) = [text for text in said if "could not be copied" in text]
+    there = Path(told.rpartition(" in ")[2])
+    assert (there / "launch.log").read_bytes() == b"last words\n"
+    host.call("take_away", there.parent, there.name)
 
 
 def test_what_is_read_twice_is_written_once(tmp_path):

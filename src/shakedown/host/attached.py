@@ -19,10 +19,11 @@ from shakedown.core import (
     Run,
 )
 from shakedown.errors import UsageError
-from shakedown.host import output, procfs
+from shakedown.host import procfs, segments
 from shakedown.host.family import Family
 from shakedown.host.foreign import listening_on
 from shakedown.host.onlooker import Onlooker
+from shakedown.host.output import RedactedLog
 from shakedown.host.samples import Sampler
 from shakedown.host.scrub import Scrubber
 from shakedown.redact import Redactor
@@ -53,10 +54,10 @@ class AttachedHost(Onlooker):
         self._sampler = Sampler()
         self._family = Family(root=None, group=None, known=[(root.pid, root.started_ticks)])
         self._handle = _open(log) if log else None
-        self._copy = output.RedactedLog(folder, Scrubber(redactor))
+        self._copy = RedactedLog(folder, Scrubber(redactor))
         self._position = self._copy_tail() if position is None else position
         self.settled = self._position  # what comes before it is copied, in whole lines
-        self.tail, self._tail_bytes = output.read_log(folder, 0)
+        self.tail, self._tail_bytes = segments.read_log(folder, 0)
         self.run = Run(
             folder=folder,
             supervisor=Identity(pid=0, started_ticks=0),
@@ -90,7 +91,7 @@ class AttachedHost(Onlooker):
                 self.settled = self._position + end + 1
             self._position += len(fresh)
             self._copy.add(fresh)
-        return output.read_log(run.folder, max(offset, self._tail_bytes))
+        return segments.read_log(run.folder, max(offset, self._tail_bytes))
 
     def exit_of(self, run: Run) -> Exit | None:
         alive = procfs.is_alive(run.leader.pid, run.leader.started_ticks)

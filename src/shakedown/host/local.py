@@ -27,7 +27,7 @@ from shakedown.core import (
     StackDump,
 )
 from shakedown.errors import HostProblem
-from shakedown.host import cgroup, execution, foreign, locks, output, procfs, sockets, stacks
+from shakedown.host import cgroup, execution, foreign, locks, procfs, segments, sockets, stacks
 from shakedown.host.attached import AttachedHost
 from shakedown.host.ending import (
     ask_supervisor,
@@ -67,7 +67,7 @@ class LocalHost(Here):
         self,
         *,
         cgroups: bool = True,
-        log_bytes: int = output.LOG_BYTES,
+        log_bytes: int = segments.LOG_BYTES,
         patience_s: float = 0.0,
         orphaned: bool = False,
     ) -> None:
@@ -142,7 +142,7 @@ class LocalHost(Here):
 
     def read_log(self, run: Run, offset: int) -> tuple[bytes, int]:
         """Whole redacted lines from `offset` on (at most 4 MiB), and where to go on."""
-        return output.read_log(run.folder, offset)
+        return segments.read_log(run.folder, offset)
 
     def exit_of(self, run: Run) -> Exit | None:
         state = self._state(run)

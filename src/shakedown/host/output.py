@@ -11,12 +11,11 @@ import sys
 from pathlib import Path
 
 from shakedown.host.scrub import Scrubber
+from shakedown.host.segments import LOG_BYTES, BoundedLog
 
-LOG_BYTES = 64 << 20
 _READ_BYTES = 1 << 20
 _BLOCK_BYTES = 4096
 _KEEP_SIZE_PUNCH_HOLE = 0x01 | 0x02
-_HEAD = "launch.log"
 
 
 class RawOutput:
@@ -70,25 +69,16 @@ class RawOutput:
 
 
 class RedactedLog:
-    """`launch.log` keeps the first half; then segments named by the offset they begin at, old ones dropped.
-
-    An offset is a place in the whole redacted stream, so it stays true whatever was dropped.
-    """
+    """What the scrubber lets through, in a log of bounded size: its offsets are of the redacted stream."""
 
     def __init__(self, folder: Path, scrubber: Scrubber, *, limit_bytes: int = LOG_BYTES) -> None:
-        self._folder = folder
         self._scrubber = scrubber
-        self._head_bytes = limit_bytes // 2
-        self._segment_bytes = max(1, limit_bytes // 8)
-        self._written = 0
-        self._segment_start = 0
+        self._log = BoundedLog(folder, limit_bytes=limit_bytes)
         self.problem: str | None = None
-        self._descriptor = _create(folder / _HEAD)
 
     @property
     def has_head(self) -> bool:
-        """The first half is written, so a flood cannot push out how it began."""
-        return self._segment_start > 0
+        return self._log.has_head
 
     def add(self, raw: bytes) -> None:
         self._write(self._scrubber.feed(raw))
@@ -105,27 +95,10 @@ class RedactedLog:
     def _write(self, lines: bytes) -> None:
         if not lines or self.problem:  # what came after a gap would be read as if there were none
             return
-        room = self._segment_bytes if self._segment_start else self._head_bytes
         try:
-            if (
-                self._written - self._segment_start + len(lines) > room
-                and self._written > self._segment_start
-            ):
-                self._start_segment()
-            view = memoryview(lines)
-            while view:
-                view = view[os.write(self._descriptor, view) :]
+            self._log.write(lines)
         except OSError as problem:  # disk full: the run must be supervised to its end all the same
             self.problem = f"its log ends early: {problem.strerror}"
-            return
-        self._written = self._segment_start + os.fstat(self._descriptor).st_size
-
-    def _start_segment(self) -> None:
-        os.close(self._descriptor)
-        self._segment_start = self._written
-        self._descriptor = _create(self._folder / f"{_HEAD}.{self._written:015d}")
-        for _, path in _segments(self._folder)[1:-4]:  # three full ones and this: the tail's half
-            path.unlink()
 
 
 def _first_data(descriptor: int) -> int:
@@ -147,39 +120,6 @@ def drain(raw: RawOutput, log: RedactedLog, *, most_bytes: int, skip_above_bytes
         log.add(taken)
         moved += len(taken)
     return moved
-
-
-def read_log(folder: Path, offset: int, *, most_bytes: int = 4 << 20) -> tuple[bytes, int]:
-    """Whole lines from `offset` on, and the offset to go on from. What was dropped is told in a line."""
-    note = b""
-    for start, path in _segments(folder):
-        try:
-            size = path.stat().st_size
-            if offset >= start + size:
-                continue
-            if offset < start:
-                note = f"[shakedown: {start - offset} bytes of log dropped]\n".encode()
-                offset = start
-            with path.open("rb") as log:
-                log.seek(offset - start)
-                found = log.read(most_bytes)
-        except FileNotFoundError:
-            continue  # dropped since we looked: the next one tells
-        lines = found[: found.rfind(b"\n") + 1]
-        return note + lines, offset + len(lines)
-    return b"", offset
-
-
-def _segments(folder: Path) -> list[tuple[int, Path]]:
-    head = folder / _HEAD
-    later = [(int(path.suffix[1:]), path) for path in folder.glob(f"{_HEAD}.*")]
-    return ([(0, head)] if head.exists() else []) + sorted(later)
-
-
-def _create(path: Path) -> int:
-    return os.open(
-        path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_APPEND, 0o600
-    )
 
 
 def _open_nameless(folder: Path) -> int:

@@ -60,6 +60,7 @@ class RemoteHost(Here):
         patience_s: float = PATIENCE_S,
     ) -> None:
         self.name = title
+        self._say = say
         self._keeps = dict(keeps)
         self._base_stands = False
         self._logs: dict[Path, HomeLog] = {}
@@ -180,7 +181,9 @@ class RemoteHost(Here):
         return found
 
     def end(self, run: Run, *, grace_s: float) -> Ending:
-        """Ends it there, brings the rest of its log home and takes its folder away."""
+        """Ends it there, brings the rest of its log home and takes its folder away, unless that is the only
+        one to hold how the log ends.
+        """
         ending: Ending = self.call("end", self._there(run), grace_s, deadline_s=grace_s + ENDING_S)
         log = self._log(run.folder)
         while True:
@@ -188,7 +191,10 @@ class RemoteHost(Here):
             if not data:
                 break
             log.add(data, log.offset, after)
-        if not ending.left:
+        if log.problem:
+            there = self._folder() / run.folder.name
+            self._say(f"the log could not be copied here ({log.problem}): it stays on {self.name} in {there}")
+        elif not ending.left:
             self.call("take_away", self._folder(), run.folder.name)
         return ending
 
