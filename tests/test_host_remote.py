@@ -6,6 +6,7 @@ import http.client
 import http.server
 import os
 import shlex
+import socket
 import subprocess
 import sys
 import threading
@@ -26,6 +27,7 @@ from shakedown.host.remote import aliases, line, parcel
 from shakedown.host.remote.client import RemoteHost
 from shakedown.host.remote.codec import decode, encode
 from shakedown.host.remote.logs import HomeLog
+from shakedown.host.remote.streams import Stream
 from shakedown.host.remote.wire import Frame, Wire
 from shakedown.host.remote.words import by_way_of, over_ssh
 from shakedown.host.segments import read_log
@@ -291,6 +293,50 @@ def test_errors_of_the_far_side_arrive_as_what_they_are(inside, tmp_path):
         host.ask(files.copy_with, Path("/no/such"), tmp_path / "copy", "config.json", "{}")
     done = host.execute(("sleep", "9"), env=env, cwd=home, deadline_s=0.3)
     assert done.timed_out
+
+
+def test_a_failure_over_there_that_nobody_thought_of_is_told_at_once(inside):
+    host, _, _ = inside
+    with pytest.raises(HostProblem, match="our agent there failed: IndexError"):
+        host.call("execute", [], {}, Path("/"), "", 1.0, deadline_s=5.0)
+
+
+def test_a_key_that_cannot_be_read_any_more_is_refused_by_the_server_not_met_with_silence(inside, port):
+    host, _, _ = inside
+
+    class Server(http.server.BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(401)
+            self.end_headers()
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with http.server.HTTPServer(("127.0.0.1", port), Server) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        asked = http.client.HTTPConnection(host.reach(f"http://127.0.0.1:{port}").split("/")[2], timeout=10)
+        asked.request("GET", "/", headers={"Authorization": f"Bearer {aliases.MARK}env.NO_SUCH_NAME."})
+        assert asked.getresponse().status == 401
+        asked.close()
+        server.shutdown()
+
+
+def test_a_tunnel_that_cannot_pass_on_what_it_is_told_breaks():
+    def refuse(data: bytes) -> bytes:
+        raise HostProblem("not to be passed on")
+
+    ours, theirs = socket.socketpair()
+    inbox, outbox = os.pipe()
+    over = threading.Event()
+    stream = Stream(Wire(inbox, outbox), 1, ours, over.set, refuse)
+    stream.start()
+    stream.feed(b"GET /")
+    theirs.settimeout(10)
+    assert theirs.recv(1) == b""
+    assert over.wait(10)
+    theirs.close()
+    os.close(inbox)
+    os.close(outbox)
 
 
 def test_a_port_of_that_machine_is_reached_and_a_closed_one_breaks(inside, port):

@@ -61,7 +61,7 @@ class Agent:
         except OSError as problem:
             what = f"{problem.filename}: " if problem.filename else ""
             answer = encode((HostProblem.__name__, f"{what}{problem.strerror or problem}"))
-        except (ValueError, TypeError, KeyError, AttributeError):  # ours to mend: say where
+        except Exception:  # noqa: BLE001  ours to mend, or a machine at its limits: say where, not nothing
             where = traceback.format_exc().strip().splitlines()
             answer = encode((HostProblem.__name__, f"our agent there failed: {where[-1]} ({where[-3:-1]})"))
         with contextlib.suppress(OSError):  # nobody listens any more
@@ -70,7 +70,7 @@ class Agent:
     def _open(self, number: int, address: str, port: int) -> None:
         try:
             connected = socket.create_connection((address, port), timeout=_CONNECT_S)
-        except OSError:
+        except (OSError, ValueError, OverflowError):  # refused; or no address, or no port
             with contextlib.suppress(OSError):
                 self._wire.send(Kind.SHUT, number)
             return
@@ -80,8 +80,13 @@ class Agent:
             self._streams.pop(number, None)
 
         self._streams[number] = stream = Stream(self._wire, number, connected, done, _reveal_bytes)
-        self._wire.send(Kind.OPEN, number)
-        stream.start()
+        try:
+            self._wire.send(Kind.OPEN, number)
+            stream.start()
+        except (OSError, RuntimeError):  # no connection, or no thread to be had
+            stream.break_off()
+            with contextlib.suppress(OSError):
+                self._wire.send(Kind.SHUT, number)
 
     def leave(self) -> None:
         """Ends the programs that were run for a connection that is no more; supervisors go on."""
@@ -99,11 +104,17 @@ class Agent:
 
 
 def _reveal_bytes(data: bytes) -> bytes:
-    """The key in the head of a request; everything else passes as it came."""
+    """The key in the head of a request; everything else passes as it came.
+
+    So does a key that cannot be read any more: the server itself says that it is wrong.
+    """
     if MARK.encode() not in data:
         return data
     head, gap, body = data.partition(b"\r\n\r\n")
-    return reveal(head.decode("latin-1")).encode("latin-1", "replace") + gap + body
+    try:
+        return reveal(head.decode("latin-1")).encode("latin-1", "replace") + gap + body
+    except HostProblem:
+        return data
 
 
 def main() -> NoReturn:

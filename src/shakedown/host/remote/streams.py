@@ -11,6 +11,7 @@ import socket
 import threading
 from collections.abc import Callable
 
+from shakedown.errors import ShakedownError
 from shakedown.host.remote.wire import Kind, Wire
 
 _READ_BYTES = 1 << 16
@@ -61,9 +62,13 @@ class Stream:
         self._done()
 
     def _pump_in(self) -> None:
-        with contextlib.suppress(OSError):
-            while (data := self._inbound.get()) is not None:
-                self._socket.sendall(self._rewrite(data))
-        with contextlib.suppress(OSError):
-            self._socket.shutdown(socket.SHUT_RDWR)
-        self._socket.close()
+        try:
+            with contextlib.suppress(
+                OSError, ShakedownError
+            ):  # it went away; or a key cannot be read any more
+                while (data := self._inbound.get()) is not None:
+                    self._socket.sendall(self._rewrite(data))
+        finally:  # whoever waits for an answer sees the connection break
+            with contextlib.suppress(OSError):
+                self._socket.shutdown(socket.SHUT_RDWR)
+            self._socket.close()
