@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 from conftest import Shakedown
-from host_runs import BAD_SERVERS, family_in, is_alive, wait_for
+from host_runs import BAD_SERVERS, family_in, identity, is_alive, wait_for
 
 from shakedown.core import Identity
 from shakedown.errors import UsageError
@@ -111,6 +111,29 @@ def test_a_process_of_a_user_that_was_not_shown_lives(server: Family) -> None:
     felled = fell(server["leader"], users=[os.geteuid() + 1], grace_s=0)
     assert felled.ended == 0
     assert all(is_alive(process) for process in server.values())
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root to act for two users")
+@pytest.mark.parametrize("users", [[0], [0, 65534]], ids=["not shown", "shown"])
+def test_a_process_group_is_not_killed_whole_with_a_user_in_it_that_was_not_shown(users: list[int]) -> None:
+    """The root of the tree made the session, so the other user's process was started by it, in its group."""
+    code = (
+        "import signal, subprocess; signal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
+        "other = subprocess.Popen(['sleep', '60'], user=65534)\n"
+        "print(other.pid, flush=True); other.wait()"
+    )
+    leader = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, start_new_session=True)
+    with leader, leader.stdout:  # type: ignore[union-attr]
+        other = identity(int(leader.stdout.readline()))  # type: ignore[union-attr]
+        try:
+            wait_for(lambda: foreign.uid_of(other.pid) == 65534)
+            felled = fell(identity(leader.pid), users=users, grace_s=0)
+            assert (felled.ended, felled.left) == (len(users), ())
+            assert leader.wait() == -signal.SIGKILL
+            assert is_alive(other) == (65534 not in users)
+        finally:
+            if is_alive(other):
+                os.kill(other.pid, signal.SIGKILL)
 
 
 def test_children_forked_meanwhile_are_ended_too(bystander: Family) -> None:

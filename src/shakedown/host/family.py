@@ -116,14 +116,21 @@ class Family:
 
         A group lies inside one session and our sessions were all made by our own descendants.
         """
+        for group in self._process_groups():
+            try:
+                os.killpg(group, signal.SIGKILL)
+            except (ProcessLookupError, PermissionError):
+                continue
+
+    def _process_groups(self) -> set[int]:
+        """Those that may be killed whole."""
         sessions = self._sessions()
-        for member in self.members:
-            stat = procfs.read_stat(member.pid)
-            if stat and stat.started_ticks == member.started_ticks and stat.session in sessions:
-                try:
-                    os.killpg(stat.group, signal.SIGKILL)
-                except (ProcessLookupError, PermissionError):
-                    continue
+        stats = [(member, procfs.read_stat(member.pid)) for member in self.members]
+        return {
+            stat.group
+            for member, stat in stats
+            if stat and stat.started_ticks == member.started_ticks and stat.session in sessions
+        }
 
     def _sessions(self) -> set[int]:
         """Sessions of living members, read afresh: while one lives in it, its number is not given again."""

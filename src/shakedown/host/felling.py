@@ -67,6 +67,19 @@ class Tree(Family):
                 self._made.add(member.pid)
         return super()._sessions() & self._made
 
+    def _process_groups(self) -> set[int]:
+        """None with a process in it that is not ours to end: its members are killed one by one."""
+        groups = super()._process_groups()
+        living = [stat for stat in map(procfs.read_stat, procfs.list_pids()) if stat and not stat.is_dead]
+        strangers = [
+            stat.group
+            for stat in living
+            if stat.group in groups
+            and not self._may_end(stat.pid)
+            and procfs.is_alive(stat.pid, stat.started_ticks)  # else it only went meanwhile
+        ]
+        return groups.difference(strangers)
+
     def _is_ours(self, stat: Stat, grouped: set[int], sessions: set[int]) -> bool:
         return super()._is_ours(stat, grouped, sessions) and self._may_end(stat.pid)
 
