@@ -23,7 +23,7 @@ from shakedown.errors import HostProblem, UsageError
 from shakedown.host import procfs
 
 _READY_S = 30.0  # a program on a slow network disk; the supervisor itself needs 0.2 s
-_BOOT = "import sys; sys.path.append(sys.argv[1]); from shakedown.host.supervisor import main; main()"
+_BOOT = "import sys; sys.path.append(sys.argv[1]); from shakedown.host.boot import main; main()"
 _ORPHANED = "import os\nif os.fork(): os._exit(0)\n"
 _ERRORS = "supervisor.err"
 _PASSED_ON = ("PATH", "LD_LIBRARY_PATH", "LANG", "LC_ALL", "TMPDIR")

@@ -6,14 +6,7 @@ descendant. It runs isolated (`-I -S`) and imports the standard library and this
 
 from __future__ import annotations
 
-import contextlib
-import ctypes
-import json
 import os
-import resource
-import select
-import signal
-import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -24,30 +17,24 @@ from shakedown.host.container import ContainerRun, is_of
 from shakedown.host.duties import Duties
 from shakedown.host.family import Family
 from shakedown.host.ladder import bring_down
+from shakedown.host.orders import Orders
 from shakedown.host.output import RawOutput, RedactedLog, drain
 from shakedown.host.scrub import Scrubber
 from shakedown.host.shm import ShmWatch, sweep
-from shakedown.host.state import ContainerState, RunState, give_room, last_visit, save_room, write_state
+from shakedown.host.state import ContainerState, RunState, give_room, save_room, write_state
 from shakedown.redact import Redactor
 
-_PR_SET_CHILD_SUBREAPER = 36
 _DRAIN_S = 0.1
 _LOOK_S = 0.5
 _CLIENT_S = 1.0  # a client ends by itself once its container is gone
 _SEEK_S = 1.0  # between questions for the container's first process, until it runs
 _LOOK_AGAIN_S = 5.0  # every process judged anew
-_GRACE_S = 15.0  # where nobody said another: a healthy SGLang needs 5-8 s
-_ORPHANED_GRACE_S = 0.3  # nobody waits for a gentle end any more; granted twice, to the leader and to all
 _DRAIN_BYTES = 1 << 20  # of output a turn, so that a flood keeps no signal waiting
 
 
 class Supervisor:
     def __init__(self, spec: dict[str, Any]) -> None:
         self._folder = Path(spec["folder"])
-        self._grace_s = _GRACE_S
-        self._asked = 0  # SIGTERMs received
-        self._abandoned = False  # our tool died while it waited for the end
-        self._why: str | None = None
         own_ticks = procfs.started_ticks(os.getpid()) or 0
         self._group = cgroup.make(f"shakedown-{os.getpid()}-{own_ticks}") if spec["cgroups"] else None
         redactor = Redactor.of(spec["env"], spec["argv"], spec["secrets"])
@@ -69,18 +56,14 @@ class Supervisor:
         if given := spec["container"]:
             self._state.container = ContainerState(**given)
             self._container = ContainerRun(given["client"], Path(given["id_file"]), spec["env"])
-        self._orders = b""
+        self._orders = Orders(self._folder, self._state)
         self._behind = False  # more output waits
-        self._alone_s: float | None = None  # since when nobody looked after an armed run
-        self._visit = 0
         self._duties = Duties()
         self._looked_s = self._judged_s = self._sought_s = 0.0
-        self._poll = select.poll()
-        self._poll.register(0, select.POLLIN)
 
     def start(self, spec: dict[str, Any]) -> dict[str, Any]:
         """Start the server. What to answer: the leader, or why there is none."""
-        self._listen_to_signals()
+        self._orders.listen_to_signals()
         pid, refused = fork_server(spec, self._raw.descriptor, self._group)
         if refused:
             if self._group:
@@ -97,27 +80,28 @@ class Supervisor:
 
     def run(self) -> None:
         """Watch over the run until asked to end it, or until nobody who could ask is left."""
-        while not self._why:
+        while not self._orders.why:
             self._turn(_DRAIN_S)
             with self._duties.optional("the search for its container"):
                 self._seek_container()
-            self._miss_visitors()
+            if self._orders.miss_visitors():
+                self._save()
             if not self._family.members and not self._state.armed and self._state.exit:
                 self._look(thorough=True)
-                self._why = None if self._family.members else "everything exited"
-        self._end(self._why)
+                self._orders.why = None if self._family.members else "everything exited"
+        self._end(self._orders.why)
 
     def _end(self, why: str) -> None:
         began = time.monotonic()
         self._turn(0.0)  # the patience we are asked to have may wait to be read
         self._look(thorough=True)
         self._sample_shm()
-        grace_s = self._grace_s
+        grace_s = self._orders.grace_s
         if self._container:  # its client may be deaf, or gone: the container is asked itself
-            self._container.end(grace_s, self._turn, self._is_hurried)
+            self._container.end(grace_s, self._turn, self._orders.is_hurried)
             grace_s = min(grace_s, _CLIENT_S)
         fall = bring_down(
-            self._family, self._state.leader[0], grace_s, turn=self._turn, hurried=self._is_hurried
+            self._family, self._state.leader[0], grace_s, turn=self._turn, hurried=self._orders.is_hurried
         )
         if self._container and self._state.container:
             self._state.container.gone = self._container.end_surely(self._turn)
@@ -135,30 +119,13 @@ class Supervisor:
         self._save()
         give_room(self._folder)
 
-    def _miss_visitors(self) -> None:
-        """Our tool is gone and may come back, over a new connection: for so long the run goes on alone."""
-        if self._alone_s is None or not self._state.armed:
-            return
-        seen, now = last_visit(self._folder), time.monotonic()
-        if seen < 0:
-            self._state.armed = False
-            self._save()
-        elif seen != self._visit:
-            self._visit, self._alone_s = seen, now
-        elif now - self._alone_s > self._state.patience_s:
-            self._why = self._why or f"nobody came back for {self._state.patience_s:.0f} s"
-            self._grace_s = _ORPHANED_GRACE_S
-
-    def _is_hurried(self) -> bool:
-        return self._asked > 1 or self._abandoned
-
     def _seek_container(self) -> None:
         """Its processes descend from whoever runs containers here, not from us: they are told, and proven."""
         seen, now = self._state.container, time.monotonic()
         if not self._container or not seen or seen.first or now - self._sought_s < _SEEK_S:
             return
         self._sought_s = now
-        first = self._container.first_process(self._turn, lambda: self._why is not None)
+        first = self._container.first_process(self._turn, lambda: self._orders.why is not None)
         known = first is not None and self._family.find(first) is not None  # podman's descend from its client
         if first and (known or (is_of(first, self._container.id or "-") and self._family.adopt(first))):
             seen.first = first
@@ -179,11 +146,8 @@ class Supervisor:
 
     def _turn(self, wait_s: float) -> None:
         """One round of every duty; wakes early for orders and signals."""
-        for descriptor, _ in self._poll.poll(0 if self._behind else wait_s * 1000):
-            if descriptor == 0:
-                self._take_orders()
-            else:
-                _swallow(descriptor)
+        if self._orders.wait(0.0 if self._behind else wait_s):
+            self._save()
         self._behind = self._drain(most_bytes=_DRAIN_BYTES) >= _DRAIN_BYTES
         changed = self._reap()
         if changed:  # whoever learns of the exit finds the last words in the log
@@ -253,37 +217,6 @@ class Supervisor:
                 self._state.exited_s = time.monotonic()
                 changed = True
 
-    def _take_orders(self) -> None:
-        received = os.read(0, 65536)
-        if not received:
-            self._poll.unregister(0)
-            if self._state.armed and self._state.patience_s and not self._why:
-                self._alone_s = time.monotonic()
-            elif self._state.armed:
-                self._abandoned = self._why is not None
-                self._why, self._grace_s = self._why or "our tool died", _ORPHANED_GRACE_S
-            return
-        *lines, self._orders = (self._orders + received).split(b"\n")
-        for order in map(json.loads, lines):
-            self._grace_s = float(order.get("grace_s", self._grace_s))
-            if order.get("disarm"):
-                self._state.armed = False
-                self._save()
-
-    def _listen_to_signals(self) -> None:
-        for number in (signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGPIPE):
-            signal.signal(number, signal.SIG_IGN)
-        woken, waker = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
-        signal.set_wakeup_fd(waker, warn_on_full_buffer=False)
-        signal.signal(signal.SIGTERM, self._ask)
-        signal.signal(signal.SIGCHLD, lambda *_: None)
-        self._poll.register(woken, select.POLLIN)
-
-    def _ask(self, number: int, _frame: object) -> None:
-        """The handler of SIGTERM: the second one ends all patience."""
-        self._asked += 1
-        self._why = self._why or "asked to"
-
     def _save(self) -> None:
         try:
             write_state(self._folder, self._state)
@@ -291,59 +224,3 @@ class Supervisor:
             if give_room(self._folder):
                 self._state.problem = self._state.problem or f"its state: {problem.strerror}"
                 self._save()
-
-
-def _swallow(descriptor: int) -> None:
-    try:
-        os.read(descriptor, 4096)
-    except BlockingIOError:
-        return
-
-
-def _read_spec() -> dict[str, Any]:
-    """One line of JSON. Nothing may follow it until we have answered."""
-    pieces: list[bytes] = []
-    while not pieces or not pieces[-1].endswith(b"\n"):
-        piece = os.read(0, 1 << 20)
-        if not piece:
-            sys.exit("no orders")
-        pieces.append(piece)
-    spec: dict[str, Any] = json.loads(b"".join(pieces))
-    return spec
-
-
-def _raise_open_files() -> tuple[int, int]:
-    """A pidfd per process of the run may exceed the usual 1,024. The server gets the user's limit back."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-    return soft, hard
-
-
-def _answer(answer: dict[str, Any]) -> None:
-    with contextlib.suppress(BrokenPipeError):  # our tool died just now: standard input ends as well
-        os.write(1, json.dumps(answer).encode() + b"\n")
-    null = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(null, 1)
-    os.close(null)
-
-
-def main() -> None:
-    """Standard input: the spec as one line of JSON, then orders, one a line."""
-    os.chdir("/")
-    os.closerange(3, 1 << 16)  # a pipe of the terminal's or the CI's that we held open would keep it waiting
-    ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
-    spec = _read_spec()
-    spec["open_files"] = _raise_open_files()
-    try:
-        supervisor = Supervisor(spec)
-    except OSError as problem:
-        _answer({"problem": "folder", "errno": problem.errno})
-        return
-    try:
-        answer = supervisor.start(spec)
-        _answer(answer)
-        if "problem" not in answer:
-            supervisor.run()
-    except BaseException as failure:
-        supervisor.abandon(failure)
-        raise
