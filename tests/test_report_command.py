@@ -12,6 +12,7 @@ from click.testing import CliRunner
 from report_samples import CONCLUSION, RUN, SEARCH, TRIALS
 
 from shakedown.cli.main import cli
+from shakedown.host.segments import BoundedLog
 from shakedown.jobs.report import MOST_BYTES, ReportFormat, read_log
 from shakedown.ledger import Ledger
 
@@ -116,3 +117,16 @@ def test_a_log_of_any_size_is_read_at_its_ends_and_a_missing_one_is_none(tmp_pat
     assert (log.head[0], log.tail[-1]) == ("first", "last")
     assert "3221.2 MB" not in log.head
     assert log.left_out == "the middle of 3221.2 MB left out"
+
+
+def test_a_log_whose_middle_was_dropped_is_shown_with_its_last_words(tmp_path):
+    log = BoundedLog(tmp_path, limit_bytes=8 * MOST_BYTES)
+    for thousand in range(MOST_BYTES // 1000):
+        log.write(b"".join(b"line %07d\n" % (1000 * thousand + at) for at in range(1000)))
+    log.close()
+    lines = MOST_BYTES // 1000 * 1000
+    excerpt = read_log(replace(RUN, folder=tmp_path))
+    assert excerpt.head[0] == "line 0000000"
+    assert excerpt.tail[-1] == f"line {lines - 1:07}"
+    assert len(excerpt.tail) > 10
+    assert excerpt.left_out == f"the middle of {13 * lines / 1e6:.1f} MB left out"

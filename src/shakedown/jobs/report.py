@@ -15,6 +15,7 @@ from typing import Any, Self
 
 from shakedown.core import SearchRecord, TrialRecord
 from shakedown.errors import UsageError
+from shakedown.host.segments import end_of, segments_in
 from shakedown.jobs.result import ExitCode, JobResult
 from shakedown.ledger import Ledger
 from shakedown.report import isolate_document, isolate_report, run_document, run_report
@@ -118,14 +119,21 @@ def _side_by_side(left: Entry, right: Entry, kind: ReportFormat | None) -> tuple
 
 
 def read_log(trial: TrialRecord) -> LogExcerpt | None:
-    """The two ends of a trial's log; None where it is gone or cannot be read."""
+    """The two ends of a trial's log, whose middle may be gone; None where it cannot be read."""
     try:
         with (trial.folder / LOG_NAME).open("rb") as file:
             start = file.read(MOST_BYTES)
-            size = os.fstat(file.fileno()).st_size
-            if size <= len(start):
-                return LogExcerpt.of(start, b"", len(start))
-            file.seek(max(size - MOST_BYTES, 0))
-            return LogExcerpt.of(start, file.read(MOST_BYTES), size)
+        size = end_of(trial.folder)
+        if size <= len(start):
+            return LogExcerpt.of(start, b"", len(start))
+        last_two = segments_in(trial.folder)[-2:]  # the last one may only just have begun
+        end = b"".join(_end_of_file(path) for _, path in last_two)[-MOST_BYTES:]
+        return LogExcerpt.of(start, end, size)
     except OSError:
         return None
+
+
+def _end_of_file(path: Path) -> bytes:
+    with path.open("rb") as file:
+        file.seek(max(os.fstat(file.fileno()).st_size - MOST_BYTES, 0))
+        return file.read(MOST_BYTES)
