@@ -191,6 +191,7 @@ def test_a_lost_host_holds_up_nobody_and_is_left_to_its_supervisor(nodes, port, 
     found = judged(nodes, port, tmp_path, {}, {"PAIR_FAULT": "sleep:1"}, host=host, left=True)
     hosts[1].back.set()
     assert (found.verdict, found.environment, found.rank) == (Verdict.UNDECIDED, True, 1)
+    assert any(it.kind == "still alive" and "not seen to end" in it.text for it in found.evidence)
     hosts[1].end(hosts[1].runs[0], grace_s=0.0)
     assert not pids_in(nodes)
 

@@ -142,6 +142,7 @@ class Ending:
     """What stopping left: processes that would not die, and shared memory that was swept.
 
     `problem`: what was not recorded of the run, as where the disk was full; "" where all was.
+    `not_ended`: why nobody saw it end, as where its machine is out of reach; "" where somebody did.
     `gpu_back_s`: from the last process's end until the driver counted no GPU memory of theirs any more;
     None where they held none. `gpu_left_bytes`: what it still counted when we waited no longer.
     """
@@ -151,6 +152,7 @@ class Ending:
     swept_shm: tuple[str, ...]
     forced: bool  # a KILL was needed
     problem: str = ""
+    not_ended: str = ""
     gpu_back_s: float | None = None
     gpu_left_bytes: int = 0
 

@@ -19,7 +19,8 @@ from shakedown.nodes.member import Member, Station
 from shakedown.nodes.telling import judge, judge_served, spans, standing
 from shakedown.trial import Result, Subject
 from shakedown.trial.asking import STEP_S, Asking
-from shakedown.trial.conduct import LOOKED_AFTER, explained, held_interrupts, with_ending
+from shakedown.trial.conduct import LOOKED_AFTER, explained
+from shakedown.trial.letting_go import held_interrupts, with_ending, with_evidence
 from shakedown.trial.passing import PassPhase
 from shakedown.watch import Assessment
 
@@ -55,7 +56,7 @@ def run_nodes(crew: Crew, subject: Subject, folder: Path, look_on: Callable[[Ass
         if started and judgement.verdict in LOOKED_AFTER:
             to_blame = [it for it in members if judgement.node in ("", it.station.node.name)]
             seen = at_once.do(partial(Member.look_after, judgement=judgement), to_blame)
-            judgement = replace(judgement, evidence=(*judgement.evidence, *chain(*seen)))
+            judgement = with_evidence(judgement, chain(*seen))
     finally:
         endings = end_all(members, judgement, at_once)
         at_once.close()
@@ -92,6 +93,7 @@ def together_ended(endings: Sequence[Ending]) -> Ending | None:
         swept_shm=tuple(name for ending in endings for name in ending.swept_shm),
         forced=any(ending.forced for ending in endings),
         problem="; ".join(ending.problem for ending in endings if ending.problem),
+        not_ended="; ".join(ending.not_ended for ending in endings if ending.not_ended),
     )
 
 

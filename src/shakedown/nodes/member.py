@@ -19,6 +19,8 @@ from shakedown.nodes.file import Node
 from shakedown.nodes.network import DEADLINE_S, Network, odd_settings, read_network, script, targets_of
 from shakedown.nodes.views import View
 from shakedown.trial import Failed
+from shakedown.trial.conduct import look_after
+from shakedown.trial.letting_go import not_ended
 from shakedown.watch import Assessment, Limits, Watcher
 
 
@@ -113,13 +115,7 @@ class Member:
             problem = "its host cannot be reached"
         except EnvironmentProblem as found:
             problem = found.message
-        return Ending(
-            seconds=time.monotonic() - began_s,
-            left=(),
-            swept_shm=(),
-            forced=False,
-            problem=f"{self.station.node.title} was not ended by us: {problem}",
-        )
+        return not_ended(f"{self.station.node.title}: {problem}", time.monotonic() - began_s)
 
     def look(self, peers: Sequence[tuple[str, str, Network]] = ()) -> None:
         """Its network from inside; with `peers`, whether it comes through to them."""
@@ -128,13 +124,16 @@ class Member:
             return
         seen = station.host.processes(self.run)
         pids = [] if isinstance(seen, Missing) else [process.pid for process in seen]
-        done = station.host.execute(
-            station.inside,
-            env=station.launch.env,
-            cwd=station.launch.cwd,
-            stdin=script(pids, targets_of([peer for peer in peers if peer[0] != station.node.name])),
-            deadline_s=DEADLINE_S,
-        )
+        try:
+            done = station.host.execute(
+                station.inside,
+                env=station.launch.env,
+                cwd=station.launch.cwd,
+                stdin=script(pids, targets_of([peer for peer in peers if peer[0] != station.node.name])),
+                deadline_s=DEADLINE_S,
+            )
+        except EnvironmentProblem:  # not seen, which says nothing of the launch
+            return
         found = read_network(done)
         if isinstance(found, Network):
             self.network = found
@@ -151,7 +150,7 @@ class Member:
             pids=self.watcher.pids,
             now_s=station.host.clock_s() - self.run.started_s,
         )
-        found = station.look_after(failed)
+        found = look_after(station.look_after, failed)
         return tuple(replace(it, kind=f"{station.node.name}: {it.kind}") for it in found)
 
     @property

@@ -5,11 +5,8 @@ It never chooses what to try next, never prints and never writes the ledger.
 
 from __future__ import annotations
 
-import signal
-import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -25,9 +22,11 @@ from shakedown.core import (
     Run,
     Verdict,
 )
-from shakedown.launch import start, stop
+from shakedown.errors import EnvironmentProblem, ShakedownError
+from shakedown.launch import start
 from shakedown.probe import CanaryReport, Target
 from shakedown.trial.asking import STEP_S, Asking
+from shakedown.trial.letting_go import end_surely, held_interrupts, keep, with_ending, with_evidence
 from shakedown.trial.marks import Stated
 from shakedown.trial.passing import PassLine, PassPhase
 from shakedown.watch import Assessment, Limits, Watcher
@@ -93,7 +92,7 @@ def run_trial(host: Host, subject: Subject, folder: Path, look_on: Callable[[Ass
     """Starts the launch, watches and probes it to a verdict, ends it.
 
     Raises `PortHeld`, `HostProblem` or `UsageError` where nothing could be started, and lets
-    `KeyboardInterrupt` through after the clean-up.
+    `KeyboardInterrupt` through after the clean-up. What fails after the start is told in the judgement.
     """
     began_s = host.clock_s()
     run: Run | None = None
@@ -106,7 +105,10 @@ def run_trial(host: Host, subject: Subject, folder: Path, look_on: Callable[[Ass
         if subject.detach:
             host.disarm(run)
         watcher = Watcher(host, run, subject.engine, limits=subject.limits, port=subject.port)
-        judgement = observe(host, run, subject, watcher, look_on)
+        try:
+            judgement = observe(host, run, subject, watcher, look_on)
+        except EnvironmentProblem as problem:
+            judgement = out_of_sight(watcher, problem)
         judgement = with_gaps(judgement, subject.gaps(), run.started_s)
         judgement = replace(judgement, loading=watcher.loading)
         if subject.work is not None and judgement.serves:
@@ -119,11 +121,11 @@ def run_trial(host: Host, subject: Subject, folder: Path, look_on: Callable[[Ass
                 pids=watcher.pids,
                 now_s=host.clock_s() - run.started_s,
             )
-            seen = subject.look_after(failed)
-            judgement = replace(judgement, evidence=(*judgement.evidence, *seen))
+            judgement = with_evidence(judgement, look_after(subject.look_after, failed))
         if subject.keep and judgement.serves:
-            host.disarm(run)
-            kept = True
+            why_not = keep(host, run, at_s=host.clock_s() - run.started_s)
+            judgement = with_evidence(judgement, why_not)
+            kept = not why_not
     finally:
         if run is not None and not kept:
             ending = end_surely(host, run, judgement)
@@ -136,35 +138,12 @@ def run_trial(host: Host, subject: Subject, folder: Path, look_on: Callable[[Ass
     )
 
 
-@contextmanager
-def held_interrupts() -> Iterator[None]:
-    """Ctrl-C, TERM and HUP take effect at the end of the block."""
-    if threading.current_thread() is not threading.main_thread():
-        yield  # they only ever strike the main thread
-        return
-    came: list[int] = []
-    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-    before = {number: signal.getsignal(number) for number in numbers}
-    before = {number: handler for number, handler in before.items() if callable(handler)}  # nohup's stay
-    for number in before:
-        signal.signal(number, lambda n, _: came.append(n))
+def look_after(look: Callable[[Failed], tuple[Evidence, ...]], failed: Failed) -> tuple[Evidence, ...]:
+    """What else there is to see of it; a machine that is out of reach by now takes no verdict along."""
     try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-        if came:
-            raise KeyboardInterrupt
-
-
-def end_surely(host: Host, run: Run, judgement: Judgement | None) -> Ending:
-    """Ends the run; a Ctrl-C meanwhile ends the patience with it, not the clean-up."""
-    try:
-        return stop(host, run, judgement)
-    except KeyboardInterrupt:
-        with held_interrupts():
-            stop(host, run, None)
-        raise
+        return look(failed)
+    except ShakedownError as problem:
+        return (Evidence(kind="not read", text=f"what is left of it: {problem.message}", at_s=failed.now_s),)
 
 
 def observe(
@@ -206,6 +185,17 @@ def observe(
         asking.abandon()
 
 
+def out_of_sight(watcher: Watcher, problem: EnvironmentProblem) -> Judgement:
+    """Its machine cannot be reached any more: what was seen until then is all there is."""
+    return replace(
+        watcher.cut(problem.message),
+        verdict=Verdict.UNDECIDED,
+        fingerprint="out of sight",
+        would_change="; ".join(problem.hints) or "its machine within reach",
+        environment=True,
+    )
+
+
 def explained(judgement: Judgement, wrong_because: str) -> Judgement:
     """The setting that makes answers wrong is a nearer cause than what they look like."""
     if judgement.verdict is not Verdict.WRONG or not wrong_because:
@@ -229,32 +219,4 @@ def with_gaps(judgement: Judgement, gaps: tuple[Gap, ...], started_s: float) -> 
         for gap in gaps
         if gap.at_s >= started_s
     )
-    return replace(judgement, evidence=(*judgement.evidence, *told))
-
-
-def with_ending(judgement: Judgement, ending: Ending | None, at_s: float) -> Judgement:
-    """A process that would not die is shouted, in the verdict itself; a failure half recorded is none."""
-    if ending is not None and ending.problem and not judgement.serves:
-        judgement = replace(
-            judgement,
-            verdict=Verdict.UNDECIDED,
-            cause=f"the launch was not recorded to its end: {ending.problem}",
-            fingerprint="not recorded",
-            would_change="room on the disk of the run folder",
-            environment=True,
-        )
-    left = tuple(left_behind(ending, at_s)) if ending is not None else ()
-    return replace(judgement, evidence=(*judgement.evidence, *left)) if left else judgement
-
-
-def left_behind(ending: Ending, at_s: float) -> Iterator[Evidence]:
-    if ending.left:
-        names = ", ".join(f"{each.name} (pid {each.pid}, state {each.state})" for each in ending.left)
-        yield Evidence(kind="still alive", text=f"could not be ended: {names}", at_s=at_s)
-    if ending.gpu_left_bytes:
-        held_gib = ending.gpu_left_bytes / 2**30
-        text = f"{held_gib:.1f} GiB still counted for ended processes after {ending.gpu_back_s:.0f} s"
-        yield Evidence(kind="GPU memory", text=text, at_s=at_s)
-    elif ending.gpu_back_s is not None:
-        text = f"given back {ending.gpu_back_s:.2f} s after the last process ended"
-        yield Evidence(kind="GPU memory", text=text, at_s=at_s)
+    return with_evidence(judgement, told)

@@ -1,0 +1,121 @@
+"""What a trial has found is written down, whatever becomes of the machine afterwards."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from shakedown.core import Ending, Evidence, RecordState, Run, TrialRecord, Verdict
+from shakedown.core.launches import Launch
+from shakedown.engines import engine_named
+from shakedown.errors import HostProblem
+from shakedown.host.local import LocalHost
+from shakedown.ledger import Ledger
+from shakedown.trial import Failed, Occasion, Subject, run_recorded
+from shakedown.watch import Assessment
+
+CRASHES = "raise RuntimeError('no kernel image is available')"
+PASSES = "import time; print('passed', flush=True); time.sleep(60)"
+LOST = "the connection to box was lost and not regained"
+
+
+class Lost(LocalHost):
+    """A machine that can be seen, and then not be reached any more."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.left: list[Run] = []
+
+    def end(self, run: Run, *, grace_s: float) -> Ending:
+        self.left.append(run)
+        raise HostProblem(LOST, "its supervisor ends what runs there")
+
+    def disarm(self, run: Run) -> None:
+        raise HostProblem(LOST)
+
+    def tidy(self) -> None:
+        for run in self.left:
+            super().end(run, grace_s=0.0)
+
+
+def subject(folder: Path, body: str, **fields: object) -> Subject:
+    launch = Launch(argv=(sys.executable, "-c", body), env=dict(os.environ), cwd=folder)
+    engine = engine_named("generic")
+    return Subject(  # type: ignore[arg-type]
+        title="t", launch=launch, engine=engine, port=None, target=None, passed_log="passed", **fields
+    )
+
+
+def nobody(assessment: Assessment) -> None:
+    """Looks on, and does nothing."""
+
+
+def recorded(
+    folder: Path, host: Lost, body: str, look_on: Callable[[Assessment], None] = nobody, **fields: object
+) -> TrialRecord:
+    try:
+        with Ledger.open(folder / "ledger.db") as ledger:
+            return run_recorded(ledger, host, subject(folder, body, **fields), Occasion(), look_on)
+    finally:
+        host.tidy()
+
+
+def told(record: TrialRecord, kind: str) -> str:
+    assert record.judgement is not None
+    return "; ".join(seen.text for seen in record.judgement.evidence if seen.kind == kind)
+
+
+def test_a_machine_that_is_lost_before_the_launch_is_ended_takes_no_verdict_along(tmp_path):
+    record = recorded(tmp_path, Lost(), CRASHES)
+    assert record.judgement.verdict is Verdict.CRASHED
+    assert "no kernel image" in record.judgement.cause
+    assert record.judgement.phases
+    assert LOST in told(record, "still alive")
+    assert "its supervisor ends" in told(record, "still alive")
+
+
+def test_a_failure_that_cannot_be_looked_after_any_more_keeps_its_verdict(tmp_path):
+    def look(failed: Failed) -> tuple[Evidence, ...]:
+        raise HostProblem(LOST)
+
+    record = recorded(tmp_path, Lost(), CRASHES, look_after=look)
+    assert record.judgement.verdict is Verdict.CRASHED
+    assert LOST in told(record, "not read")
+
+
+def test_a_launch_that_serves_and_cannot_be_let_go_of_serves_and_is_not_called_kept(tmp_path):
+    record = recorded(tmp_path, Lost(), PASSES, keep=True)
+    assert (record.judgement.verdict, record.kept_running) == (Verdict.SERVES, False)
+    assert LOST in told(record, "not kept")
+    assert LOST in told(record, "still alive")
+
+
+def test_a_machine_that_is_lost_during_the_watch_leaves_what_was_seen_until_then(tmp_path):
+    class Away(Lost):
+        def read_log(self, run: Run, offset: int) -> tuple[bytes, int]:
+            data, after = super().read_log(run, offset)
+            if offset:
+                raise HostProblem(LOST, "a way there")
+            return data, after
+
+    record = recorded(tmp_path, Away(), "import time; print('loading weights', flush=True); time.sleep(60)")
+    judgement = record.judgement
+    assert (judgement.verdict, judgement.environment) == (Verdict.UNDECIDED, True)
+    assert LOST in judgement.cause
+    assert judgement.would_change == "a way there"
+    assert "last hard progress" in told(record, "progress")
+    assert LOST in told(record, "still alive")
+
+
+def test_an_interrupted_trial_stays_open_although_its_machine_is_lost(tmp_path):
+    def press(assessment: Assessment) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        recorded(tmp_path, Lost(), "import time; time.sleep(60)", press)
+    with Ledger.open(tmp_path / "ledger.db") as ledger:
+        assert [record.state for record in ledger.runs()] == [RecordState.OPEN]
