@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import os
+import socket
 from pathlib import Path
 
 import psutil
 import pytest
 from conftest import Shakedown
 from foreign_servers import children, foreign_server, is_up, stop_for_a_while
+
+from shakedown.host.local import LocalHost
+from shakedown.jobs.running import AttachRequest, find_server
 
 READY = "Application startup complete"
 
@@ -151,3 +156,19 @@ def test_what_is_no_server_is_refused(shakedown: Shakedown, port: int) -> None:
     assert shakedown("attach", "not a url").code == 2
     assert shakedown("attach", "ftp://127.0.0.1/").code == 2
     assert shakedown("runs").document["runs"] == []
+
+
+def test_the_environments_proxy_leads_to_other_machines_only() -> None:
+    def by_proxy(where: str) -> bool:
+        request = AttachRequest(
+            where=where, log=None, numeric=False, engine=None, deadline_s=None, ledger=None
+        )
+        target = find_server(request, LocalHost()).target
+        assert target is not None
+        return target.by_proxy
+
+    with socket.create_server(("0.0.0.0", 0)) as listening:
+        port = listening.getsockname()[1]
+        assert not by_proxy(f"http://127.0.0.1:{port}")
+        assert not by_proxy(str(os.getpid()))
+    assert by_proxy("http://192.0.2.7:8000")

@@ -78,6 +78,20 @@ def test_a_proxy_of_the_environment_is_not_asked_about_this_machine(monkeypatch:
         assert send(target, "/health", deadline_s=5).ok
 
 
+@pytest.mark.parametrize("by_proxy", [False, True])
+def test_a_proxy_of_the_environment_is_asked_only_for_what_a_user_typed(
+    monkeypatch: pytest.MonkeyPatch, by_proxy: bool
+):
+    """A launch on an address that is no loopback: the proxy's 403 was taken for its answer."""
+    monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:9")
+    monkeypatch.delenv("NO_PROXY", raising=False)
+    monkeypatch.delenv("no_proxy", raising=False)
+    with serving("http_model.py", by_proxy=by_proxy) as target:
+        elsewhere = replace(target, base_url=target.base_url.replace("127.0.0.1", "0.0.0.0"))
+        answer = send(elsewhere, "/health", deadline_s=5)
+    assert answer.failure is (Failure.REFUSED if by_proxy else None)
+
+
 @pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl makes the certificate")
 def test_a_launch_with_a_certificate_of_its_own_is_spoken_to(tmp_path):
     pem = tmp_path / "server.pem"

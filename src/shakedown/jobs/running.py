@@ -88,7 +88,7 @@ def found_by_url(request: AttachRequest, machine: Machine) -> Found:
         command=command,
         process=process,
         port=port,
-        target=replace(target, base_url=base),
+        target=replace(target, base_url=base, by_proxy=not machine.ask(reach.is_local, parts.hostname or "")),
         listens=True,
         notes=tuple(notes),
     )

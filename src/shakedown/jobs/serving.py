@@ -12,11 +12,13 @@ from typing import TypeVar
 
 from shakedown.core import LogprobStyle
 from shakedown.errors import EnvironmentProblem, ShakedownError, UsageError
+from shakedown.host import reach
 from shakedown.host.local import LocalHost
 from shakedown.jobs.reading import KEY_VARIABLES, read_request
 from shakedown.jobs.request import LaunchRequest
 from shakedown.jobs.result import Talk
 from shakedown.jobs.run import watch
+from shakedown.jobs.running import read_url
 from shakedown.probe import Target
 from shakedown.probe.ready import ReadyState, poll
 from shakedown.report import run_summary
@@ -39,7 +41,7 @@ def with_server(url: str | None, request: LaunchRequest, talk: Talk, work: Calla
 
 
 def running_server(url: str) -> Target:
-    """The server at a URL, under the name it gives its model. Raises EnvironmentProblem."""
+    """The server at a URL, under the name it gives its model. Raises UsageError, EnvironmentProblem."""
     key = next(
         (os.environ[name] for name in (*KEY_VARIABLES, "OPENAI_API_KEY") if os.environ.get(name)), None
     )
@@ -51,6 +53,7 @@ def running_server(url: str) -> Target:
         logprobs=LogprobStyle.NONE,
         health_path="/health",
         engine="generic",
+        by_proxy=not reach.is_local(read_url(url).hostname or ""),
     )
     return named(target)
 

@@ -30,7 +30,8 @@ class Target:
     """A server to ask: where, under which name and with which key. `base_url` includes a root path.
 
     `health_path` None: the engine has none. `token_only`: what it answers means nothing (random weights)
-    or does not matter now.
+    or does not matter now. `by_proxy`: the environment's proxies lead there, as to a URL on another machine
+    that a user typed; never to a launch or a process of ours, whose key a proxy must not see.
     """
 
     base_url: str
@@ -40,6 +41,7 @@ class Target:
     health_path: str | None
     engine: str
     token_only: bool = False
+    by_proxy: bool = False
 
     def url(self, path: str) -> str:
         return self.base_url.rstrip("/").removesuffix("/v1") + path
@@ -149,7 +151,9 @@ class _Exchange:
         local = _is_loopback(self._url)
         with (
             httpx.Client(
-                verify=_tls(self._url, local=local), trust_env=not local, timeout=self._deadline_s
+                verify=_tls(self._url, local=local),
+                trust_env=self._target.by_proxy and not local,
+                timeout=self._deadline_s,
             ) as client,
             client.stream(
                 "GET" if self._body is None else "POST",
