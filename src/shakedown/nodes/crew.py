@@ -32,6 +32,10 @@ class Everyone:
         for watcher in self._watchers:
             watcher.probe_pending(pending)
 
+    def request_cut(self) -> None:
+        for watcher in self._watchers:
+            watcher.request_cut()
+
     def mark_signal(self) -> None:
         for watcher in self._watchers:
             watcher.mark_signal()

@@ -31,6 +31,7 @@ class Told(Protocol):
 
     def enter(self, phase: Phase) -> None: ...
     def probe_pending(self, pending: bool) -> None: ...
+    def request_cut(self) -> None: ...
 
 
 class Asking:
@@ -77,7 +78,10 @@ class Asking:
         watcher.probe_pending(report is None or report.verdict is Verdict.HUNG)
         if report is None:
             return None
-        self._reported_s = self._reported_s or assessment.now_s
+        if self._reported_s is None:
+            self._reported_s = assessment.now_s
+            if report.verdict is Verdict.HUNG:
+                watcher.request_cut()
         waited_s = assessment.now_s - self._reported_s
         if report.verdict is Verdict.CRASHED and waited_s < DEATH_SHOWS_S:
             return None  # the watch sees the death itself, with its cause, in a moment

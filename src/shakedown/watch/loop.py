@@ -36,6 +36,7 @@ from shakedown.watch.stacks import phase_of
 
 KEPT_LINES = 5000
 FEEDS_PER_STEP = 4
+ECHO_S = 5.0  # in which a server takes notice of a request that we have cut
 LAST_FEEDS = 500  # once the leader has exited, its last words are wanted at once
 
 
@@ -84,6 +85,7 @@ class Watcher:
         self._silences: dict[Phase, float] = {}
         self._exit_since_s: float | None = None
         self._pending_since_s: float | None = None
+        self._echo_until_s = 0.0
         self._expected_since_s: float | None = None
         self._signalled = False
         self._now_s = 0.0
@@ -110,6 +112,12 @@ class Watcher:
         elif self._pending_since_s is None:
             self._pending_since_s = self._clock_s()
             self.enter(Phase.SERVING)
+
+    def request_cut(self) -> None:
+        """We have given up a request. What the server says of that, and where its threads go then, is no
+        progress: a hung one logs "Aborted request" too."""
+        self._echo_until_s = self._clock_s() + ECHO_S
+        self._readings.expect_echo(self._echo_until_s)
 
     def take_back(self) -> None:
         """Another part of the launch still moves, and this one may wait for it: its verdict was early."""
@@ -145,7 +153,8 @@ class Watcher:
             return self._freeze(new_lines)
         moved = [*self._readings.cheap(self._now_s)]
         self._load.feed(self._timeline.common, self._readings.samples, self._now_s)
-        moved += [self._line_progress(line) for line in new_lines if line.moved]
+        if self._now_s >= self._echo_until_s:
+            moved += [self._line_progress(line) for line in new_lines if line.moved]
         self._advance(moved)
         moved = [*self._readings.sparse(self._now_s, self._quiet_s, self._budget_s)]
         for rank, phase in self._readings.stack_phases():

@@ -51,6 +51,7 @@ class Readings:
         self._metered_s = self._port_s = float("-inf")
         self._round_s: list[float] = []
         self._rounds_over_s: list[float] = []
+        self._echo_until_s: float | None = None
         self.listening: Listener | None = None
 
     # --- cheap: every step ------------------------------------------------------------------------------
@@ -72,6 +73,10 @@ class Readings:
         """A log line has told the rank of a process."""
         if pid is not None and rank:
             self._ranks[pid] = rank
+
+    def expect_echo(self, until_s: float) -> None:
+        """What the looks find new up to then, and in the first one after it, was prompted by us."""
+        self._echo_until_s = until_s
 
     def port_is_foreign(self) -> bool:
         listener = self._host.listener(self._port, self._run) if self._port is not None else None
@@ -134,7 +139,7 @@ class Readings:
                 self._unreadable[pid] = self._unreadable.get(pid, 0) + 1
                 self._miss(Missing(what=f"stack of {memory.sample.name} {pid}", why=dump.why), now_s)
                 continue
-            if self._looks.see(pid, dump, now_s):
+            if self._looks.see(pid, dump, now_s) and self._echo_until_s is None:
                 yield Progress(signal="stack", pid=pid, name=memory.sample.name, at_s=now_s)
             elif suspicious and self._is_busy(memory):  # it stops the process for a moment, or for seconds
                 native = self._host.stacks(pid, native=True)
@@ -143,6 +148,8 @@ class Readings:
                     self._miss(Missing(what=what, why=native.why), now_s)
                 else:
                     self._looks.see_native(pid, native)
+        if self._echo_until_s is not None and now_s >= self._echo_until_s:
+            self._echo_until_s = None
         if any(waits_for_file_lock(self._looks.of(memory.sample.pid).frames) for memory in looked_at):
             self._read_locks(now_s)
 

@@ -1,0 +1,108 @@
+"""What an answer, or none, means beside what the watch sees: the server is real, the watch hears a story."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+
+import pytest
+from probe_servers import serving
+from replaying import MIB, Script, process, stack, watch
+
+from shakedown.core import Judgement, Listener, Phase, Verdict, Wait
+from shakedown.engines.generic import GENERIC
+from shakedown.probe import Target
+from shakedown.trial import asking
+from shakedown.trial.asking import Asking
+from shakedown.watch import Limits, Watcher
+
+OURS = Listener(port=8000, pid=1, program="server", ours=True)
+
+
+@pytest.fixture(autouse=True)
+def hurried(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(asking, "CANARY_S", 1.0)
+    monkeypatch.setattr(asking, "READY_LOOK_S", 1.0)
+    monkeypatch.setattr(asking, "READY_PAUSE_S", 0.05)
+
+
+def still(at_s: float):
+    return [process(rss_bytes=int(100 + 10 * min(at_s, 10)) * MIB)]
+
+
+def stuck(at_s: float, pid: int):
+    return stack(pid, "wait_for_peer engine/store.py:10", "main engine/main.py:3")
+
+
+class Story:
+    """A scripted launch, asked for real: the clock of the watch moves only when it is told to."""
+
+    def __init__(self, host: Script, asker: Asking, limits: Limits | None = None, engine=GENERIC) -> None:
+        self.host, self.asker = host, asker
+        self.watcher: Watcher = watch(host, engine=engine, limits=limits, port=8000)
+        self.judgement: Judgement | None = None
+
+    def go_on(self, seconds: float) -> None:
+        """Until something is judged or that much of the script has passed."""
+        until = self.host.clock_s() + seconds
+        while self.judgement is None and self.host.clock_s() < until:
+            self.host.advance(0.5)
+            assessment = self.watcher.step()
+            self.judgement = assessment.judgement or self.asker.step(assessment, self.watcher)
+
+    def wait(self, condition: Callable[[], object]) -> None:
+        """For the thread that asks, the clock of the script standing still."""
+        until = time.monotonic() + 30
+        while not condition():
+            assert time.monotonic() < until
+            time.sleep(0.01)
+
+
+@pytest.fixture
+def silent() -> Iterator[Target]:
+    """Healthy by its own word, and it answers no request."""
+    with serving("http_model.py", "--fault", "silent") as target:
+        yield target
+
+
+def asked_and_cut(host: Script, target: Target, limits: Limits) -> Story:
+    asker = Asking(target, None, lambda: host.clock_s() - host.run.started_s)
+    story = Story(host, asker, limits)
+    story.go_on(12)
+    story.wait(lambda: asker._answering)
+    story.go_on(60)
+    story.wait(lambda: asker.report is not None)
+    return story
+
+
+PATIENT = Limits(learnt={Phase.SERVING: 90.0})
+
+
+def test_a_hung_server_that_takes_notice_of_our_cut_is_still_hung(silent):
+    """A phase whose healthy silences are long: nothing is decided yet when the canary is cut."""
+    places = {True: "on_disconnect engine/http.py:4", False: "wait_for_peer engine/store.py:10"}
+    host = Script(
+        still,
+        lines=[(72.6, "Request is disconnected from the client side. Abort request 7f")],
+        stacks=lambda t, pid: stack(pid, places[t > 72.6]),
+        listener=OURS,
+    )
+    story = asked_and_cut(host, silent, PATIENT)
+    story.go_on(100)
+    assert (story.judgement.verdict, story.judgement.wait) == (Verdict.HUNG, Wait.WAITING)
+
+
+def test_a_server_that_moves_until_it_is_cut_is_slow(silent):
+    host = Script(lambda t: [process(minor_faults=int(22_000 * min(t, 72)))], listener=OURS)
+    story = asked_and_cut(host, silent, PATIENT)
+    story.go_on(100)
+    assert story.judgement.verdict is Verdict.SLOW
+
+
+def test_a_server_that_goes_on_by_itself_after_the_cut_is_slow(silent):
+    def later(at_s: float):
+        return [process(minor_faults=int(22_000 * max(0, at_s - 100)))]
+
+    story = asked_and_cut(Script(later, stacks=stuck, listener=OURS), silent, PATIENT)
+    story.go_on(100)
+    assert story.judgement.verdict is Verdict.SLOW
