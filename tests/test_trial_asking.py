@@ -9,11 +9,13 @@ import pytest
 from probe_servers import serving
 from replaying import MIB, Script, process, stack, watch
 
-from shakedown.core import Judgement, Listener, Phase, Verdict, Wait
+from shakedown.core import Expectation, Judgement, Listener, Phase, Verdict, Wait
 from shakedown.engines.generic import GENERIC
 from shakedown.probe import Target
 from shakedown.trial import asking
 from shakedown.trial.asking import Asking
+from shakedown.trial.attached import AttachedAsking
+from shakedown.trial.marks import Stated
 from shakedown.watch import Limits, Watcher
 
 OURS = Listener(port=8000, pid=1, program="server", ours=True)
@@ -52,7 +54,7 @@ class Story:
 
     def wait(self, condition: Callable[[], object]) -> None:
         """For the thread that asks, the clock of the script standing still."""
-        until = time.monotonic() + 30
+        until = time.monotonic() + 10
         while not condition():
             assert time.monotonic() < until
             time.sleep(0.01)
@@ -106,3 +108,74 @@ def test_a_server_that_goes_on_by_itself_after_the_cut_is_slow(silent):
     story = asked_and_cut(Script(later, stacks=stuck, listener=OURS), silent, PATIENT)
     story.go_on(100)
     assert story.judgement.verdict is Verdict.SLOW
+
+
+READY = [(5.0, "INFO:     Application startup complete.")]
+
+
+def ready(target: Target, launch=still, attached: bool = False) -> Story:
+    """Its log says that it is ready, half a minute before the story goes on."""
+    host = Script(launch, lines=READY, stacks=stuck, listener=OURS)
+
+    def clock() -> float:
+        return host.clock_s() - host.run.started_s
+
+    asker = AttachedAsking(target, None, clock, up=False) if attached else Asking(target, None, clock)
+    story = Story(host, asker)
+    story.go_on(60)
+    return story
+
+
+@pytest.mark.parametrize("attached", [False, True])
+def test_a_server_that_is_ready_by_its_log_and_whose_health_page_hangs_is_asked(attached):
+    with serving("http_raw.py", "hold") as target:
+        story = ready(target, attached=attached)
+        story.wait(lambda: story.asker._answering)
+        story.go_on(60)
+    assert (story.judgement.verdict, story.judgement.wait) == (Verdict.HUNG, Wait.WAITING)
+
+
+def test_a_server_whose_health_page_says_503_for_ever_is_asked_all_the_same():
+    with serving("http_model.py", "--fault", "starting") as target:
+        story = ready(target)
+        story.wait(lambda: story.asker.report)
+        story.go_on(60)
+    assert story.judgement.verdict is Verdict.SERVES
+
+
+def test_a_server_that_says_503_and_still_moves_is_waited_for():
+    with serving("http_model.py", "--fault", "starting") as target:
+        story = ready(target, lambda t: [process(minor_faults=int(22_000 * t))])
+        for _ in range(2):
+            seen = story.asker._seen
+            story.wait(lambda seen=seen: story.asker._seen is not seen)
+    assert (story.judgement, story.asker._answering) == (None, False)
+
+
+def bad(*_: object, **__: object):
+    return float("1e")
+
+
+def test_an_answer_that_we_cannot_read_is_told_and_no_hang(monkeypatch):
+    monkeypatch.setattr(asking, "check", bad)
+    with serving("http_model.py") as target:
+        story = ready(target)
+        story.wait(lambda: story.asker.report)
+        story.go_on(60)
+    assert story.judgement.verdict is Verdict.UNDECIDED
+    assert "could not convert string to float: '1e'" in story.judgement.cause
+    assert any("in bad (test_trial_asking.py" in it.text for it in story.judgement.evidence)
+
+
+def test_a_mark_that_we_cannot_read_is_not_measured(monkeypatch):
+    monkeypatch.setattr(asking, "measure", bad)
+    stated = Stated(expectations=(Expectation.read("tokens_per_s >= 1"),))
+    host = Script(still, listener=OURS)
+    with serving("http_model.py") as target:
+        asker = Asking(target, None, lambda: host.clock_s() - host.run.started_s, stated)
+        story = Story(host, asker)
+        story.go_on(12)
+        story.wait(lambda: asker.report)
+        story.go_on(60)
+    assert story.judgement.verdict is Verdict.UNDECIDED
+    assert "tokens_per_s could not be measured: ValueError" in story.judgement.cause

@@ -6,11 +6,13 @@ It never starts, signals or reads a process.
 from __future__ import annotations
 
 import threading
+import traceback
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from typing import Protocol
 
-from shakedown.core import Gap, Judgement, Measured, Phase, Verdict
+from shakedown.core import Evidence, Gap, Judgement, Mark, Measured, Phase, Verdict
 from shakedown.probe import CanaryReport, Failure, Readiness, ReadyState, Target, check, measure, poll
 from shakedown.trial.marks import Stated, judge_late, judge_marks, time_to_ready
 from shakedown.trial.ready_line import ReadyLine
@@ -53,7 +55,7 @@ class Asking:
         self._ready_line = ReadyLine(ready_log) if ready_log else None
         self._thread: threading.Thread | None = None
         self._abandoned = threading.Event()
-        self._answering = self._overdue = False
+        self._answering = self._overdue = self._stands = False
         self._seen: Readiness | None = None
         self._not_yet_s = self._answered_s = 0.0
         self._sent = self._seen_sent = 0  # requests that measure marks
@@ -105,6 +107,14 @@ class Asking:
         self._thread.start()
 
     def _ask(self, target: Target) -> None:
+        """A fault of ours in what is read out of an answer is told, and is no silence of the server's."""
+        try:
+            self._ask_on(target)
+        except Exception as problem:  # noqa: BLE001  whatever it is, nobody else would tell it
+            self.report = broken_off(problem, self._clock())
+            self._answering = True
+
+    def _ask_on(self, target: Target) -> None:
         while not self._is_worth_a_canary(poll(target, READY_LOOK_S)):
             self._not_yet_s = self._clock()
             if self._abandoned.wait(READY_PAUSE_S):
@@ -126,14 +136,18 @@ class Asking:
         stated, found = self._stated, []
         if stated.ready is not None:
             found.append(time_to_ready(stated.ready, self._not_yet_s, self._answered_s, stated.spread))
-        found += measure(
-            target,
-            stated.expectations,
-            deadline_s=MARKS_S,
-            spread=stated.spread,
-            began=self._begin_request,
-            abandoned=self._abandoned.is_set,
-        )
+        try:
+            found += measure(
+                target,
+                stated.expectations,
+                deadline_s=MARKS_S,
+                spread=stated.spread,
+                began=self._begin_request,
+                abandoned=self._abandoned.is_set,
+            )
+        except Exception as problem:  # noqa: BLE001  it serves all the same
+            left = [it for it in stated.expectations if it.mark is not Mark.READY_S]
+            found += [Measured(expectation=it, note=spelled(problem)) for it in left]
         return tuple(found)
 
     def _begin_request(self) -> None:
@@ -146,14 +160,21 @@ class Asking:
         return judge_late(stated.ready, assessment, stated.spread)
 
     def _is_worth_a_canary(self, seen: Readiness) -> bool:
-        """Also one that says it is ready and leaves a look unanswered: only a canary shows it hung."""
+        """Also one that says it is ready and leaves a look unanswered: only a canary shows it hung.
+
+        One whose health page goes on answering 503 may still load, as long as it moves.
+        """
         self._seen = seen
-        return seen.state is ReadyState.ANSWERING or (self._overdue and seen.failure is Failure.CUT)
+        if seen.state is ReadyState.NOT_YET and self._overdue:
+            return seen.failure is Failure.CUT or (seen.failure is None and self._stands)
+        return seen.state is ReadyState.ANSWERING
 
     def _unreached(self, assessment: Assessment) -> Judgement | None:
         """Its log has said for long that it is ready, and there is nowhere to ask it."""
         said = [span.started_s for span in assessment.phases if span.phase is Phase.READY]
         self._overdue = bool(said) and assessment.now_s - min(said) >= UNREACHED_S
+        moved = assessment.last_progress
+        self._stands = moved is None or assessment.now_s - moved.at_s >= UNREACHED_S
         why = self._why_unreached()
         if not self._overdue or not why:
             return None
@@ -188,6 +209,28 @@ class Asking:
         if waited_s > HANG_SHOWS_S:
             return judge_answers(replace(report, verdict=Verdict.UNDECIDED), assessment)
         return None
+
+
+def broken_off(problem: Exception, at_s: float) -> CanaryReport:
+    """What is left of a question that we could not ask to its end."""
+    *_, last = traceback.extract_tb(problem.__traceback__)
+    cause = f"an answer of the server could not be read: {spelled(problem)}"
+    place = f"{last.name} ({Path(last.filename).name}:{last.lineno})"
+    return CanaryReport(
+        verdict=Verdict.UNDECIDED,
+        cause=cause,
+        fingerprint=f"canary: {type(problem).__name__} in {last.name}",
+        evidence=(Evidence(kind="canary error", text=f"{cause}, in {place}", at_s=at_s),),
+        layers=(),
+        first_token_s=None,
+        tokens_per_s=None,
+        text="",
+        would_change="an answer that can be read; this is a fault of Shakedown's, worth a report",
+    )
+
+
+def spelled(problem: Exception) -> str:
+    return f"{type(problem).__name__}: {problem}"
 
 
 def judge_answers(report: CanaryReport, assessment: Assessment) -> Judgement:

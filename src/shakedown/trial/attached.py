@@ -21,8 +21,7 @@ from shakedown.core import (
     Verdict,
 )
 from shakedown.ledger import Ledger
-from shakedown.probe import Readiness, ReadyState, Target, check
-from shakedown.probe.client import Failure
+from shakedown.probe import Readiness, Target, check
 from shakedown.trial.asking import CANARY_S, Asking
 from shakedown.trial.conduct import Subject, observe, with_gaps
 from shakedown.watch import Assessment, Watcher
@@ -134,9 +133,7 @@ class AttachedAsking(Asking):
 
     def _is_worth_a_canary(self, seen: Readiness) -> bool:
         """Of a server that is up, all but "not yet, 503": the canary finds out what else it means."""
-        if super()._is_worth_a_canary(seen) or not self._up:
-            return seen.state is ReadyState.ANSWERING
-        return seen.state is ReadyState.REFUSED or any(failure.value in seen.why for failure in Failure)
+        return super()._is_worth_a_canary(seen) or (self._up and seen.failure is not None)
 
 
 def unasked(judgement: Judgement, target: Target | None) -> Judgement:
