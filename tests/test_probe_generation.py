@@ -89,4 +89,7 @@ def test_counters_are_summed_over_engines_and_kept_by_position():
     assert parse_counters("\n".join(lines)) == SpeculationCounters(
         rounds=15.0, accepted=12.0, per_position=(8.0, 4.0)
     )
+    small = 'vllm:spec_decode_num_drafts_total{engine="0"} 1e-05\nvllm:spec_decode_num_drafts_total 2E+3 17'
+    assert parse_counters(small) == SpeculationCounters(rounds=2000.00001, accepted=0.0, per_position=())
+    assert parse_counters("vllm:spec_decode_num_drafts_total 1e") is None
     assert parse_counters('vllm:num_requests_running{engine="0"} 0') is None

@@ -14,7 +14,7 @@ METRICS = "/metrics"
 METRICS_S = 5.0
 _LINE = re.compile(
     r"^vllm:spec_decode_num_(drafts|accepted_tokens|accepted_tokens_per_pos)_total"
-    r"(?:\{([^}\n]*)\})? ([\d.eE+]+)",
+    r"(?:\{([^}\n]*)\})? (\d+(?:\.\d*)?(?:[eE][+-]?\d+)?)(?=\s|$)",
     re.M,
 )
 _POSITION = re.compile(r'position="(\d+)"')
