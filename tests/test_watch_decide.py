@@ -31,7 +31,7 @@ views = st.builds(
     pid=st.integers(1, 9),
     ppid=st.integers(0, 9),
     name=st.sampled_from(["server", "worker"]),
-    state=st.sampled_from("SRTD"),
+    state=st.sampled_from("SRTDZ"),
     state_s=st.floats(0, 300),
     wchan=st.sampled_from(["", "futex_wait", "request_wait_answer"]),
     cpu_share=st.one_of(st.none(), st.floats(0, 2)),
@@ -69,6 +69,16 @@ situations = st.builds(
     fatal=st.one_of(st.none(), errors),
     exit=st.one_of(st.none(), st.builds(Exit, code=st.integers(0, 3), signal=st.none())),
     exit_age_s=st.floats(0, 20),
+    vanished=st.lists(
+        st.builds(
+            Vanished,
+            pid=st.integers(1, 9),
+            name=st.just("worker"),
+            at_s=st.floats(0, 500),
+            lived_s=st.floats(0, 60),
+        ),
+        max_size=3,
+    ).map(tuple),
     port_is_foreign=st.booleans(),
 )
 
@@ -129,6 +139,30 @@ def test_a_long_computation_is_never_hung_before_its_hard_limit(s):
     )
     decision = decide(replace(s, processes=(computing,), quiet_s=min(s.quiet_s, 2300.0)), LIMITS)
     assert decision.verdict is not Verdict.HUNG
+
+
+@given(situations)
+def test_a_fatal_line_that_was_outlived_and_took_nobody_along_ends_nothing(s):
+    outlived = replace(
+        s,
+        now_s=900.0,
+        quiet_s=s.budget_s + 1,
+        rounds_over=5,
+        processes=s.processes or (asleep(1),),
+        fatal=s.fatal or error("worker failed"),
+        error=None,
+        exit=None,
+        vanished=(),
+    )
+    assert decide(outlived, LIMITS).verdict is not Verdict.CRASHED
+
+
+@given(situations)
+def test_a_launch_of_which_nothing_can_be_read_is_undecided_in_the_end_and_not_before(s):
+    unseen = replace(s, processes=(), exit=None, fatal=None, error=None, rounds_over=9, met_expected_s=0.0)
+    early = decide(replace(unseen, quiet_s=min(s.quiet_s, 1190.0)), LIMITS)
+    late = decide(replace(unseen, quiet_s=max(s.quiet_s, 2400.0)), LIMITS)
+    assert (early.verdict, late.verdict) == (None, Verdict.UNDECIDED)
 
 
 @given(st.lists(views, min_size=1, max_size=6), st.randoms())
@@ -264,7 +298,11 @@ def test_a_fatal_line_with_no_progress_after_it_is_crashed_and_not_hung():
 def test_a_launch_that_lived_on_after_a_fatal_line_gets_its_whole_budget():
     s = silent(asleep(1), fatal=error("x.cu: error: no such thing", at_s=10), quiet_s=29, rounds_over=0)
     assert decide(s, LIMITS).verdict is None
-    assert decide(replace(s, quiet_s=41, rounds_over=3), LIMITS).verdict is Verdict.CRASHED
+    later = replace(s, quiet_s=41, rounds_over=3)
+    assert (decide(later, LIMITS).verdict, decide(later, LIMITS).wait) == (Verdict.HUNG, Wait.WAITING)
+    went = Vanished(pid=4, name="worker", at_s=12, lived_s=9)
+    assert decide(replace(later, vanished=(went,)), LIMITS).verdict is Verdict.CRASHED
+    assert decide(replace(later, vanished=(replace(went, at_s=55),)), LIMITS).verdict is Verdict.HUNG
 
 
 def test_a_rank_that_died_is_a_crash_although_the_others_go_on():

@@ -75,11 +75,23 @@ def _died_inside(s: Situation, limits: Limits) -> Decision | None:
     since_s = s.now_s - s.fatal.at_s
     # A process that burns CPU after its last words is tearing down: one took 8 s from usage error to exit.
     patience = 3 if any(p.busy for p in _living(s)) else 1
-    refuted = s.now_s - s.quiet_s > s.fatal.at_s + LIVED_ON_S
-    settled = not refuted and min(s.quiet_s, since_s) >= patience * limits.settle_s
+    settled = not _outlived(s, s.fatal) and min(s.quiet_s, since_s) >= patience * limits.settle_s
     # Other ranks may go on loading for half an hour beside the dead one.
     dead = since_s >= 3 * limits.settle_s and _is_gone(s, s.fatal)
     return _crashed(s, limits, exited=False) if settled or dead else None
+
+
+def _outlived(s: Situation, fatal: LoggedError) -> bool:
+    return s.now_s - s.quiet_s > fatal.at_s + LIVED_ON_S
+
+
+def _has_died(s: Situation) -> bool:
+    """Whether a "fatal" line is why the others wait: none that was outlived, unless somebody went with it."""
+    if s.fatal is None:
+        return False
+    at_s = s.fatal.at_s
+    went = any(v.lived_s >= 2.0 and -5.0 <= v.at_s - at_s <= LIVED_ON_S for v in s.vanished)
+    return went or _is_gone(s, s.fatal) or not _outlived(s, s.fatal)
 
 
 def _is_gone(s: Situation, error: LoggedError) -> bool:
@@ -165,7 +177,7 @@ def _silent(s: Situation, limits: Limits) -> Decision:
     living = _living(s)
     suspect = elect(living)
     if suspect is None:
-        return Decision(state=State.SUSPECT, note="no process could be read")
+        return _unseen(s, limits)
     busy = [p for p in living if p.busy]
     if busy:
         return _busy(s, limits, busy)
@@ -173,7 +185,7 @@ def _silent(s: Situation, limits: Limits) -> Decision:
         return _slow(s, suspect, "the GPU works in a known long computation")
     if not suspect.frames and not suspect.blocked and s.quiet_s < 2 * s.budget_s:
         return Decision(state=State.SUSPECT, suspect=_as_suspect(suspect), note="its stack cannot be read")
-    if s.fatal is not None or (s.error is not None and _is_gone(s, s.error) and _last_words(s)):
+    if _has_died(s) or (s.error is not None and _is_gone(s, s.error) and _last_words(s)):
         return _crashed(s, limits, exited=False)
     if suspect.lock is not None:
         return _locked(s, limits, suspect, suspect.lock)
@@ -182,6 +194,21 @@ def _silent(s: Situation, limits: Limits) -> Decision:
         return _hung(suspect, Wait.BLOCKED_IO, text, "a byte read, or memory growing")
     text = f"{suspect.name} waits{_in(suspect)}"
     return _hung(suspect, Wait.WAITING, text, "any new log line, memory, page faults, I/O or a new stack")
+
+
+def _unseen(s: Situation, limits: Limits) -> Decision:
+    """Nothing is known of any process; the phase is what the log alone says, so no limit is short."""
+    what = "no process could be read"
+    if s.quiet_s < max(limits.hard_s.get(s.phase, LOAD_LIMIT_S), LOAD_LIMIT_S):
+        return Decision(state=State.SUSPECT, note=what)
+    return Decision(
+        state=State.FINAL,
+        verdict=Verdict.UNDECIDED,
+        cause=f"{what}, and nothing else moved for {s.quiet_s / 60:.0f} min",
+        fingerprint=what,
+        exited=False,
+        would_change="processes that can be read, or any new log line",
+    )
 
 
 def _locked(s: Situation, limits: Limits, suspect: ProcessView, lock: LockWait) -> Decision:

@@ -91,7 +91,7 @@ class ProcessBook:
 
     def feed(self, samples: Iterable[ProcessSample], at_s: float) -> tuple[Progress, ...]:
         found: list[Progress] = []
-        current = {(s.pid, s.started_ticks): s for s in samples if s.state not in "ZX"}
+        current = {(s.pid, s.started_ticks): s for s in samples if not _is_dead(s)}
         for key in [key for key in self.memories if key not in current]:
             found += self._bury(self.memories.pop(key), at_s)
         for key, sample in current.items():
@@ -194,6 +194,11 @@ def _rose(memory: Memory, at_s: float, read: Callable[[ProcessSample], float], p
     start = next((s for then_s, s in memory.window if at_s - then_s <= WINDOW_S), memory.sample)
     before_s, before = memory.window[-2]
     return now - read(start) > per_s * WINDOW_S and now - read(before) > per_s * (at_s - before_s)
+
+
+def _is_dead(sample: ProcessSample) -> bool:
+    """A zombie, though not one whose main thread alone has ended."""
+    return sample.state in "ZX" and sample.threads <= 1
 
 
 def _progress(signal: str, sample: ProcessSample, at_s: float) -> Progress:
