@@ -137,6 +137,33 @@ def test_a_slow_but_healthy_start_is_never_suspected(launch):
         assert watcher.step().state is State.MOVING
 
 
+@pytest.mark.parametrize("launch", [faults, reading, reaping])
+def test_what_works_is_seen_although_a_look_at_the_stacks_takes_forty_seconds(launch):
+    host = Script(launch, stacks=stuck, seconds=500)
+    watcher = watch(host)
+    run_until(host, watcher, 10)
+    for _ in range(11):
+        host.advance(40.0)
+        assert watcher.step().state is State.MOVING
+
+
+@pytest.mark.parametrize("launch", [polling, trickle])
+def test_a_heartbeat_is_no_progress_however_seldom_it_is_looked_at(launch):
+    host = Script(launch, stacks=stuck, seconds=500)
+    assert run_until(host, watch(host), 480, step_s=40.0).judgement.verdict is Verdict.HUNG
+
+
+def test_native_looks_do_not_add_up():
+    both = threading.Barrier(2)
+
+    def native(at_s, pid):
+        both.wait(10)  # each comes back only once the other has begun
+        return stack(pid, "sched_yield libc.so:1", "ncclGroupEnd libnccl.so:2")
+
+    host = Script(lambda t: [replace(burning(t)[0], pid=pid) for pid in (1, 2)], stacks=stuck, native=native)
+    assert run_until(host, watch(host), 150).judgement.wait is Wait.SPINNING
+
+
 def test_a_download_that_only_sockets_show_is_progress():
     host = Script(still, stacks=stuck, sockets=lambda t: {1: int(500_000 * t)})
     assert run_until(host, watch(host), 150).judgement is None

@@ -185,15 +185,18 @@ class Meter:
 
 
 def _rose(memory: Memory, at_s: float, read: Callable[[ProcessSample], float], per_s: float) -> bool:
-    """Whether a counter kept up a rate over the short window, the last interval included.
+    """Whether a counter kept up a rate over the short window, or since the last look where that is longer
+    ago (a look at the stacks may take a minute), the last interval included.
 
     The window tells a steady rate from a heartbeat's burst; the last interval dates the end of the
     movement to one step and not to one window.
     """
     now = read(memory.sample)
-    start = next((s for then_s, s in memory.window if at_s - then_s <= WINDOW_S), memory.sample)
-    before_s, before = memory.window[-2]
-    return now - read(start) > per_s * WINDOW_S and now - read(before) > per_s * (at_s - before_s)
+    *earlier, (before_s, before), _ = memory.window
+    within = (each for each in earlier if at_s - each[0] <= WINDOW_S)
+    start_s, start = next(within, (before_s, before))
+    over_s = max(WINDOW_S, at_s - start_s)
+    return now - read(start) > per_s * over_s and now - read(before) > per_s * (at_s - before_s)
 
 
 def _is_dead(sample: ProcessSample) -> bool:

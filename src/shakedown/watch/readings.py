@@ -5,11 +5,23 @@ It never raises for a reading that failed: what could not be read is kept and to
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from functools import partial
 
-from shakedown.core import Engine, Evidence, GpuUse, Host, Listener, Missing, Phase, ProcessSample, Run
+from shakedown.core import (
+    Engine,
+    Evidence,
+    GpuUse,
+    Host,
+    Listener,
+    Missing,
+    Phase,
+    ProcessSample,
+    Run,
+    StackDump,
+)
 from shakedown.watch.gpus import describe_gpus
 from shakedown.watch.locks import Locks, describe
 from shakedown.watch.looks import Looks
@@ -127,13 +139,8 @@ class Readings:
     def _read_stacks(self, now_s: float, *, suspicious: bool) -> Iterator[Progress]:
         looked_at = [m for m in self._book.memories.values() if self._can_be_read(m)]
         looked_at = sorted(looked_at, key=lambda m: -m.sample.rss_bytes)[:STACKS_PER_ROUND]
-        # Each look may take its whole deadline where a process is stuck; they must not add up.
-        pool = ThreadPoolExecutor(max_workers=4)
-        try:
-            dumps = list(pool.map(self._host.stacks, [m.sample.pid for m in looked_at]))
-        finally:  # an interrupt waits for no look: the clean-up is next
-            pool.shutdown(wait=False, cancel_futures=True)
-        for memory, dump in zip(looked_at, dumps, strict=True):
+        at_one_place: list[Memory] = []
+        for memory, dump in self._look_at(looked_at, native=False):
             pid = memory.sample.pid
             if isinstance(dump, Missing):
                 self._unreadable[pid] = self._unreadable.get(pid, 0) + 1
@@ -141,17 +148,31 @@ class Readings:
                 continue
             if self._looks.see(pid, dump, now_s) and self._echo_until_s is None:
                 yield Progress(signal="stack", pid=pid, name=memory.sample.name, at_s=now_s)
-            elif suspicious and self._is_busy(memory):  # it stops the process for a moment, or for seconds
-                native = self._host.stacks(pid, native=True)
-                if isinstance(native, Missing):
-                    what = f"native stack of {memory.sample.name} {pid}"
-                    self._miss(Missing(what=what, why=native.why), now_s)
-                else:
-                    self._looks.see_native(pid, native)
+            elif suspicious and self._is_busy(memory):
+                at_one_place.append(memory)
+        for memory, dump in self._look_at(
+            at_one_place, native=True
+        ):  # stops each for a moment or for seconds
+            pid = memory.sample.pid
+            if isinstance(dump, Missing):
+                self._miss(Missing(what=f"native stack of {memory.sample.name} {pid}", why=dump.why), now_s)
+            else:
+                self._looks.see_native(pid, dump)
         if self._echo_until_s is not None and now_s >= self._echo_until_s:
             self._echo_until_s = None
         if any(waits_for_file_lock(self._looks.of(memory.sample.pid).frames) for memory in looked_at):
             self._read_locks(now_s)
+
+    def _look_at(
+        self, processes: Sequence[Memory], *, native: bool
+    ) -> list[tuple[Memory, StackDump | Missing]]:
+        """Each look may take its whole deadline where a process is stuck; they must not add up."""
+        pool = ThreadPoolExecutor(max_workers=4)
+        try:
+            look = partial(self._host.stacks, native=native)
+            return list(zip(processes, pool.map(look, [m.sample.pid for m in processes]), strict=True))
+        finally:  # an interrupt waits for no look: the clean-up is next
+            pool.shutdown(wait=False, cancel_futures=True)
 
     def _read_locks(self, now_s: float) -> None:
         holders = self._host.lock_holders()
