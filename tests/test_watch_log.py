@@ -11,6 +11,7 @@ from shakedown.core import Exit
 from shakedown.engines.generic import GENERIC
 from shakedown.engines.sglang import SGLANG
 from shakedown.engines.vllm import VLLM
+from shakedown.watch import log
 from shakedown.watch.causes import ErrorFinder, describe_exit, fingerprint
 from shakedown.watch.log import LINE_CHARS, LogReader, counter, template
 
@@ -87,13 +88,6 @@ def test_lines_arrive_in_pieces_with_progress_bars_and_rubbish():
     assert [line.number for line in lines] == [1, 2, 3, 4, 5]
 
 
-def test_a_question_that_never_ends_its_line_is_shown_after_two_seconds():
-    reader = LogReader(GENERIC)
-    assert reader.feed(b"Run custom code? [y/N] ", 1.0) == ()
-    assert reader.feed(b"", 2.0) == ()
-    assert [line.text for line in reader.feed(b"", 3.0)] == ["Run custom code? [y/N]"]
-
-
 def test_a_flood_is_taken_in_portions_and_endless_lines_are_cut():
     reader = LogReader(GENERIC)
     first = reader.feed(b"x\n" * 10_000, 1.0)
@@ -103,6 +97,19 @@ def test_a_flood_is_taken_in_portions_and_endless_lines_are_cut():
         reader.feed(b"", 1.0)
     (line,) = reader.feed(b"y" * 1_000_000 + b"\n", 2.0)
     assert len(line.text) == LINE_CHARS
+
+
+def test_a_flood_of_long_lines_comes_out_whole(monkeypatch):
+    """It is read while up to 8 MiB are pending, 4 MiB at a time, and told 4,000 lines at a time."""
+    monkeypatch.setattr(log, "PENDING_BYTES", 8 << 10)
+    monkeypatch.setattr(log, "LINES_PER_FEED", 4)
+    reader, output = LogReader(GENERIC), b"".join(b"%04d %s\n" % (n, b"x" * 500) for n in range(200))
+    offset, said = 0, []
+    while offset < len(output) or reader.behind:
+        data = output[offset : offset + (4 << 10)] if reader.hungry else b""
+        offset += len(data)
+        said += [line.text for line in reader.feed(data, 1.0)]
+    assert said == output.decode().splitlines()
 
 
 def test_hostile_lines_cost_linear_time():

@@ -16,7 +16,6 @@ TEMPLATE_CHARS = 400
 TEMPLATES = 20_000  # a flood of ever new lines stops counting as progress here
 LINES_PER_FEED = 4000  # the rest waits for the next feed, so that a flood cannot stall a step
 PENDING_BYTES = 8 << 20
-UNFINISHED_S = 2.0  # "Do you wish to run the custom code? [y/N] " never ends its line
 
 _ESCAPES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]|\x1b[@-_]|[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]")
 _BREAKS = re.compile(rb"\r\n|\n|\r")
@@ -91,7 +90,6 @@ class LogReader:
         self._alarm = Phrases(engine.alarms)
         self._rank = compile_or_escape(engine.rank_pattern) if engine.rank_pattern else None
         self._pending = b""
-        self._pending_since_s = 0.0
         self._number = 0
         self._highest: dict[tuple[str, str], float] = {}
 
@@ -107,14 +105,12 @@ class LogReader:
 
     def feed(self, data: bytes, at_s: float, *, last: bool = False) -> tuple[WatchedLine, ...]:
         """The lines that `data` completes (`last`: also the unfinished one), stamped `at_s`."""
-        if data:
-            self._pending_since_s = at_s
-        last = last or (not data and at_s - self._pending_since_s >= UNFINISHED_S)
         pieces = _BREAKS.split(self._pending + data, LINES_PER_FEED)
         if last and len(pieces) <= LINES_PER_FEED:
             self._pending = b""
         else:
-            self._pending = pieces.pop()[:PENDING_BYTES]
+            rest = pieces.pop()  # of a line without an end, its beginning is enough
+            self._pending = rest if _BREAKS.search(rest) else rest[:PENDING_BYTES]
         return tuple(self._read(piece, at_s) for piece in pieces if piece.strip())
 
     def _read(self, piece: bytes, at_s: float) -> WatchedLine:
