@@ -119,6 +119,11 @@ def reading(at_s):
     return [process(read_bytes=int(200_000 * at_s))]
 
 
+def mapping(at_s):
+    """A second shard of a mapped file from a slow disk, in pages that took the first one's place."""
+    return [process(state="D", wchan="folio_wait_bit_common", disk_bytes=int(5e6 * at_s))]
+
+
 def compiling(at_s):
     child = process(int(100 + at_s // 4), name="cc1plus", state="R", cpu_s=at_s % 4)
     return [process(state="S", wchan="do_wait"), child]
@@ -128,7 +133,7 @@ def reaping(at_s):
     return [process(children_cpu_s=0.8 * at_s)]
 
 
-@pytest.mark.parametrize("launch", [slow_load, faults, reading, compiling, reaping])
+@pytest.mark.parametrize("launch", [slow_load, faults, reading, mapping, compiling, reaping])
 def test_a_slow_but_healthy_start_is_never_suspected(launch):
     host = Script(launch, stacks=stuck)
     watcher = watch(host)
@@ -439,6 +444,15 @@ def test_the_last_words_of_a_leader_are_waited_for():
     assessment = run_until(host, watch(host), 30)
     assert assessment.judgement.cause == "ValueError: too late for the exit"
     assert assessment.now_s <= 12
+
+
+@pytest.mark.parametrize(("threads", "gone"), [(3, False), (1, True)])
+def test_a_process_lives_as_long_as_one_of_its_threads(threads, gone):
+    """Its main thread has ended: the kernel calls that a zombie, too."""
+    host = Script(lambda t: [process(1), process(2, state="Z" if t > 20 else "S", threads=threads)])
+    watcher = watch(host)
+    run_until(host, watcher, 25)
+    assert [lost.pid for lost in watcher._readings.vanished] == ([2] if gone else [])
 
 
 def test_a_leader_that_leaves_children_behind_is_crashed_and_says_so():

@@ -139,7 +139,9 @@ class ProcessBook:
             yield "memory"
         if _rose(memory, at_s, lambda s: s.minor_faults, FAULTS_PER_S):
             yield "page faults"
-        if _rose(memory, at_s, lambda s: s.read_bytes + s.written_bytes, BYTES_PER_S):
+        # What a system call reads off a disk is in both; what a mapped file's pages are, in the second alone.
+        calls = _rose(memory, at_s, lambda s: s.read_bytes + s.written_bytes, BYTES_PER_S)
+        if calls or _rose(memory, at_s, lambda s: s.disk_bytes, BYTES_PER_S):
             yield "I/O"
         if memory.compiles and _rose(memory, at_s, lambda s: s.cpu_s, COMPILER_SHARE):
             yield "compiler works"
