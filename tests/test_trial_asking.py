@@ -143,6 +143,18 @@ def test_a_server_whose_health_page_says_503_for_ever_is_asked_all_the_same():
     assert story.judgement.verdict is Verdict.SERVES
 
 
+def test_a_running_server_whose_health_page_says_503_is_asked_and_not_called_hung():
+    host = Script(lambda t: [process()], stacks=stuck, listener=OURS)
+    with serving("http_model.py", "--fault", "starting") as target:
+        asker = AttachedAsking(target, None, lambda: host.clock_s() - host.run.started_s, up=True)
+        story = Story(host, asker)
+        story.watcher.enter(Phase.READY)
+        story.go_on(32)
+        story.wait(lambda: asker.report)
+        story.go_on(60)
+    assert story.judgement.verdict is Verdict.SERVES
+
+
 def test_a_server_that_says_503_and_still_moves_is_waited_for():
     with serving("http_model.py", "--fault", "starting") as target:
         story = ready(target, lambda t: [process(minor_faults=int(22_000 * t))])

@@ -65,6 +65,7 @@ class Asking:
 
     def step(self, assessment: Assessment, watcher: Told) -> Judgement | None:
         """Begins to ask once ours listens, and judges once the answers do and the watch has had its say."""
+        self._date(assessment)
         if self._thread is None:
             if self._target is not None and self._is_up(assessment):
                 self._begin(self._target)
@@ -169,12 +170,14 @@ class Asking:
             return seen.failure is Failure.CUT or (seen.failure is None and self._stands)
         return seen.state is ReadyState.ANSWERING
 
-    def _unreached(self, assessment: Assessment) -> Judgement | None:
-        """Its log has said for long that it is ready, and there is nowhere to ask it."""
+    def _date(self, assessment: Assessment) -> None:
         said = [span.started_s for span in assessment.phases if span.phase is Phase.READY]
         self._overdue = bool(said) and assessment.now_s - min(said) >= UNREACHED_S
         moved = assessment.last_progress
         self._stands = moved is None or assessment.now_s - moved.at_s >= UNREACHED_S
+
+    def _unreached(self, assessment: Assessment) -> Judgement | None:
+        """Its log has said for long that it is ready, and there is nowhere to ask it."""
         why = self._why_unreached()
         if not self._overdue or not why:
             return None
