@@ -230,12 +230,14 @@ def train(as_json: bool, **options: Any) -> None:
     On N GPUs: torchrun --standalone --nproc-per-node N -m shakedown draft train …
     """
 
+    leads = os.environ.get("RANK", "0") == "0"  # of torchrun's processes the first answers for all
+
     def job() -> JobResult:
         from shakedown.jobs.draft_train import TrainRequest, train_job
 
         result = train_job(TrainRequest.asked(**options), choose_talk())
-        if os.environ.get("RANK", "0") != "0":  # of torchrun's processes the first speaks for all
+        if not leads:
             sys.exit(int(result.exit_code))
         return result
 
-    finish("draft train", as_json, job)
+    finish("draft train", as_json and leads, job)

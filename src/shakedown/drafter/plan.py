@@ -73,6 +73,8 @@ class TrainPlan:
     draft_vocab: int = 32_000
     intermediate: int | None = None  # None: as wide an MLP as a layer of the target has
     learning_rate: float = 2e-4
+    decay: float = 0.8  # weight of each further draft against the one before it
+    freeze_head: bool = False
     pack_rows: int = 16_384
     batch_packs: int | None = None  # None: one pack's rows, shared out among the processes
     seed: int = 0

@@ -42,6 +42,10 @@ class Planned(Protocol):
     @property
     def learning_rate(self) -> float: ...
     @property
+    def decay(self) -> float: ...
+    @property
+    def freeze_head(self) -> bool: ...
+    @property
     def pack_rows(self) -> int: ...
     @property
     def batch_packs(self) -> int | None: ...
@@ -99,6 +103,8 @@ class TrainRequest:
             steps=plan.steps,
             epochs=plan.epochs,
             learning_rate=plan.learning_rate,
+            decay=plan.decay,
+            freeze_head=plan.freeze_head,
             pack_rows=plan.pack_rows,
             seed=plan.seed,
         )

@@ -49,7 +49,8 @@ def command(target: str, states: Path, out: Path, plan: TrainPlan, processes: in
     argv += ["--states", str(states), "--out", str(out)]
     argv += ["--steps", str(plan.steps), "--epochs", str(plan.epochs), "--draft-vocab", str(plan.draft_vocab)]
     argv += ["--learning-rate", str(plan.learning_rate), "--pack-rows", str(plan.pack_rows)]
-    argv += ["--seed", str(plan.seed)]
+    argv += ["--seed", str(plan.seed), "--decay", str(plan.decay)]
+    argv += ["--freeze-head"] if plan.freeze_head else []
     argv += ["--batch-packs", str(plan.batch_packs)] if plan.batch_packs else []
     argv += ["--intermediate", str(plan.intermediate)] if plan.intermediate else []
     return argv + (["--from", plan.start] if plan.start else [])
@@ -63,6 +64,11 @@ def read_result(said: str, code: int, processes: int) -> JobResult:
             f"training in {processes} processes ended with code {code} and no answer: {said[-200:]!r}",
             "what they said is above; `processes = 1` under [train] trains in one",
         ) from None
+    if str(document.get("error", "")).startswith("interrupted"):  # the first one by torchrun, not by us
+        raise EnvironmentProblem(
+            f"training in {processes} processes was ended before the first of them could answer",
+            "another of them failed, and said so above, or somebody ended them",
+        )
     if "error" in document:
         raise DataProblem(str(document["error"]), *map(str, document.get("hints", ())))
     line = f"{document['checkpoint']}: {document['steps']:,} steps in {processes} processes"
