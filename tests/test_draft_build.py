@@ -2,25 +2,31 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import signal
 import subprocess
 import sys
+import weakref
 from pathlib import Path
 
 import pytest
+import torch
 from byte_model import byte_model
 from drafter_targets import save
 from probe_servers import serving
 from stand_ins import eventually
 
 from shakedown.core import Launch
+from shakedown.drafter.plan import Plan
+from shakedown.drafter.samples import Finish, Sample, write_sample
 from shakedown.errors import UsageError
 from shakedown.host import reach
-from shakedown.jobs.draft_build import BuildRequest, build_job
+from shakedown.jobs.draft_build import BuildRequest, build_job, extract_stage
 from shakedown.jobs.request import LaunchRequest
 from shakedown.jobs.result import JobResult, Progress
+from shakedown.jobs.stages import Done
 from shakedown.provision import VLLM, prepare_engine, prepare_model
 
 RECIPE = """
@@ -123,6 +129,37 @@ def test_a_build_that_is_killed_goes_on(target: Path, tmp_path: Path):
     assert done.returncode == 0, done.stderr
     assert "synth: done before" in done.stderr
     assert os.path.getmtime(next(folder.glob("synth-*")) / "train" / "samples.jsonl") == asked
+
+
+def test_nothing_of_the_target_is_held_where_training_begins(target: Path, tmp_path: Path):
+    """Its first process works on the same device."""
+    samples = tmp_path / "train" / "samples.jsonl"
+    samples.parent.mkdir()
+    with samples.open("wb") as out:
+        sample = Sample(
+            id="1",
+            messages=[],
+            token_ids=list(range(40)),
+            mask=[(8, 40)],
+            model="m",
+            template="t",
+            sampling={},
+            finish=Finish.LENGTH,
+        )
+        write_sample(out, sample)
+    data = Done(name="synth", folder=tmp_path, seconds=0.0, document={})
+    request = BuildRequest(target=str(target), out=tmp_path / "built")
+    model = torch.nn.Linear(2, 2)
+    model.own = [model]  # as a model's hooks hold it
+    held = weakref.ref(model)
+    gc.disable()
+    try:
+        del model
+        extract_stage(request, Plan(), data, Silent()).work(tmp_path / "states")
+        assert held() is None
+        assert not torch.cuda.is_available() or torch.cuda.memory_reserved() == 0
+    finally:
+        gc.enable()
 
 
 @pytest.mark.parametrize(

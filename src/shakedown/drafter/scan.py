@@ -14,7 +14,7 @@ import torch
 
 from shakedown.drafter.capture import Capture, Request, read_requests
 from shakedown.drafter.ladders import build_ladders
-from shakedown.drafter.memory import layer_fits
+from shakedown.drafter.memory import give_back, layer_fits
 from shakedown.drafter.parity import ParityFinding, compare_states
 from shakedown.drafter.rungs import Ladder, pick_rows
 from shakedown.drafter.saying import Say
@@ -44,8 +44,7 @@ def scan_ladders(target: Target, requests: Sequence[Request], *, device: str, sa
         branches=target.aux_inputs_of,
         say=say,
     )
-    if torch.cuda.is_available():
-        torch.cuda.empty_cache()  # an engine counts what is free
+    give_back()  # an engine counts what is free
     return ladders
 
 

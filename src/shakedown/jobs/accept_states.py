@@ -17,6 +17,7 @@ from shakedown.acceptance.replay import FEWEST_REQUESTS, Comparison
 from shakedown.acceptance.verdict import StatesFinding
 from shakedown.drafter.capture import Request
 from shakedown.drafter.ladders import build_ladders
+from shakedown.drafter.memory import give_back
 from shakedown.drafter.parity import ParityFinding, compare_states
 from shakedown.drafter.patterns import Fault
 from shakedown.drafter.rungs import Ladder, distance, kept_rows
@@ -82,6 +83,7 @@ def see_states(
         env = {**contender.launch.env, **added}
         own = replace(launch, launch=replace(contender.launch, env=env))
         number = asked_at(concurrency)
+        give_back()  # what computed the reference: an engine counts what is free
         measured = serve(
             own,
             talk,

@@ -14,6 +14,7 @@ import torch
 from shakedown.core import Launch
 from shakedown.drafter.journal import SAMPLES
 from shakedown.drafter.manifest import MANIFEST
+from shakedown.drafter.memory import give_back
 from shakedown.drafter.plan import Plan, QuestionsPlan, SynthPlan, read_plan
 from shakedown.drafter.target import find_checkpoint, read_target
 from shakedown.errors import HostProblem, UsageError
@@ -167,7 +168,7 @@ def extract_stage(request: BuildRequest, plan: Plan, data: Done, talk: Talk) -> 
 
     def work(folder: Path) -> JobResult:
         python = Path(asked.engine_python) if asked.engine_python else None
-        return extract_job(
+        extracted = extract_job(
             ExtractRequest(
                 target=request.target,
                 samples=samples,
@@ -179,6 +180,8 @@ def extract_stage(request: BuildRequest, plan: Plan, data: Done, talk: Talk) -> 
             ),
             talk,
         )
+        give_back()  # training's first process works on the same device
+        return extracted
 
     settings = {"target": request.target, **asdict(asked)}
     return Stage(name="extract", settings=settings, inputs=[samples], work=work)
