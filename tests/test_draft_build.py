@@ -19,11 +19,11 @@ from probe_servers import serving
 from stand_ins import eventually
 
 from shakedown.core import Launch
-from shakedown.drafter.plan import Plan
+from shakedown.drafter.plan import Plan, TrainPlan
 from shakedown.drafter.samples import Finish, Sample, write_sample
 from shakedown.errors import UsageError
 from shakedown.host import reach
-from shakedown.jobs.draft_build import BuildRequest, build_job, extract_stage
+from shakedown.jobs.draft_build import BuildRequest, build_job, extract_stage, synth_stage, train_stage
 from shakedown.jobs.request import LaunchRequest
 from shakedown.jobs.result import JobResult, Progress
 from shakedown.jobs.stages import Done
@@ -160,6 +160,20 @@ def test_nothing_of_the_target_is_held_where_training_begins(target: Path, tmp_p
         assert not torch.cuda.is_available() or torch.cuda.memory_reserved() == 0
     finally:
         gc.enable()
+
+
+def test_a_build_looks_at_the_target_and_at_the_head_it_goes_on_from(target: Path, tmp_path: Path):
+    (tmp_path / "manifest.json").write_text("{}")
+    (tmp_path / "train").mkdir()
+    (tmp_path / "train" / "samples.jsonl").write_text("")
+    done = Done(name="", folder=tmp_path, seconds=0.0, document={})
+    request = BuildRequest(target=str(target), out=tmp_path / "built", server="http://127.0.0.1:9")
+    plan = Plan(train=TrainPlan(start=str(tmp_path / "head")))
+    launch = LaunchRequest(launch=Launch(argv=(), env={}, cwd=tmp_path))
+    assert synth_stage(request, plan, launch, Silent()).models == [target]
+    assert extract_stage(request, plan, done, Silent()).models == [target]
+    assert train_stage(request, plan, done, Silent()).models == [tmp_path / "head"]
+    assert train_stage(request, Plan(), done, Silent()).models == []
 
 
 @pytest.mark.parametrize(

@@ -56,6 +56,17 @@ def test_other_settings_or_other_inputs_are_another_stage_beside_the_first(tmp_p
     assert all(folder.is_dir() for folder in folders)
 
 
+def test_other_weights_at_the_same_place_are_another_stage(tmp_path: Path):
+    """A head that was trained again, a model that was downloaded anew; a copy of the same is the same."""
+    head, work = tmp_path / "head", Counting()
+    head.mkdir()
+    for config, weights in (("{}", b"one"), ("{}", b"two"), ('{"a": 1}', b"two"), ('{"a": 1}', b"two")):
+        (head / "config.json").write_text(config)
+        (head / "model.safetensors").write_bytes(weights * 1000)
+        Stages(tmp_path, Heard()).run(Stage(name="train", settings={}, models=[head], work=work))
+    assert work.times == 3
+
+
 def test_a_stage_that_is_to_reach_further_goes_on_in_its_folder(tmp_path: Path):
     work = Counting()
     folders = [

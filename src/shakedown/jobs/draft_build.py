@@ -113,7 +113,8 @@ def synth_stage(request: BuildRequest, plan: Plan, launch: LaunchRequest, talk: 
     settings["target"], settings["questions"] = request.target, asdict(replace(questions, samples=None))
     settings["digests"] = [digest(Path(each)) for each in (asked.prompts, questions.prompts) if each]
     extent = {"samples": asked.samples, "questions": questions.samples}
-    return Stage(name="synth", settings=settings, extent=extent, work=work)
+    models = [find_checkpoint(request.target)]
+    return Stage(name="synth", settings=settings, extent=extent, models=models, work=work)
 
 
 def launched(command: str | None, target: str, launch: LaunchRequest) -> LaunchRequest:
@@ -184,7 +185,8 @@ def extract_stage(request: BuildRequest, plan: Plan, data: Done, talk: Talk) -> 
         return extracted
 
     settings = {"target": request.target, **asdict(asked)}
-    return Stage(name="extract", settings=settings, inputs=[samples], work=work)
+    models = [find_checkpoint(request.target)]
+    return Stage(name="extract", settings=settings, inputs=[samples], models=models, work=work)
 
 
 def train_stage(request: BuildRequest, plan: Plan, states: Done, talk: Talk) -> Stage:
@@ -196,7 +198,8 @@ def train_stage(request: BuildRequest, plan: Plan, states: Done, talk: Talk) -> 
         return train_job(TrainRequest.of(request.target, states.folder, folder, plan.train), talk)
 
     settings = {"target": request.target, **asdict(plan.train), "processes": processes}
-    return Stage(name="train", settings=settings, inputs=[states.folder / MANIFEST], work=work)
+    models = [Path(plan.train.start)] if plan.train.start else []
+    return Stage(name="train", settings=settings, inputs=[states.folder / MANIFEST], models=models, work=work)
 
 
 def export_stage(request: BuildRequest, trained: Done) -> Stage:

@@ -14,16 +14,19 @@ from pathlib import Path
 from typing import Any
 
 from shakedown.drafter.journal import write_whole
+from shakedown.drafter.weights import sampled
 from shakedown.errors import DataProblem, HostProblem, ShakedownError
 from shakedown.jobs.result import ExitCode, JobResult, Talk
 
 NOTE = "done.json"
+MODEL_FILES = ("config.json", "*.safetensors", "*.bin")
 BLOCK_BYTES = 1 << 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stage:
-    """`settings` are JSON, `inputs` files whose content counts; `work` is handed the stage's folder.
+    """`settings` are JSON, `inputs` files whose content counts, `models` folders of checkpoints, of whose
+    weights samples count; `work` is handed the stage's folder.
 
     `work` must go on by itself where it finds its folder begun, and also where `extent`, such as a number
     of samples, has grown: that does not make another folder.
@@ -33,6 +36,7 @@ class Stage:
     settings: Mapping[str, Any]
     extent: Mapping[str, Any] = field(default_factory=dict)
     inputs: Sequence[Path] = ()
+    models: Sequence[Path] = ()
     work: Callable[[Path], JobResult]
 
 
@@ -106,7 +110,10 @@ def read_note(folder: Path, stage: Stage, key: Mapping[str, Any]) -> Done | None
 
 
 def inputs_hash(stage: Stage) -> str:
-    """SHA-256 of the settings and of every input's content. Raises HostProblem for one not to be read."""
+    """SHA-256 of the settings, of every input's content and of what tells the models from others.
+
+    Raises HostProblem or UsageError for a file that cannot be read.
+    """
     digest = hashlib.sha256(json.dumps([stage.name, stage.settings], sort_keys=True).encode())
     for path in stage.inputs:
         try:
@@ -115,4 +122,9 @@ def inputs_hash(stage: Stage) -> str:
                     digest.update(block)
         except OSError as problem:
             raise HostProblem(f"{path} cannot be read: {problem.strerror}") from None
+    for folder in stage.models:
+        for path in sorted(path for kind in MODEL_FILES for path in folder.glob(kind)):
+            digest.update(path.name.encode())
+            for block in sampled(path):
+                digest.update(block)
     return digest.hexdigest()
