@@ -71,9 +71,12 @@ def measured(
     number: int | None = 8,
     tokens: int = 24,
     ends: frozenset[int] = frozenset(),
+    most: int = 24,
 ) -> Measurement:
     drafts = 0 if plain else 3
-    plan = Plan(questions=read_questions(None), tokens=tokens, most=24, margin=0.5, drafts=drafts, ends=ends)
+    plan = Plan(
+        questions=read_questions(None), tokens=tokens, most=most, margin=0.5, drafts=drafts, ends=ends
+    )
     with serving(fault, plain=plain) as target:
         return measure_server(target, plan, concurrency=concurrency, number=number, talk=Quiet())
 
@@ -157,6 +160,12 @@ def test_the_states_are_seen_with_as_many_requests_at_once_as_are_judged(tmp_pat
         see_states(LaunchRequest(launch=launched), contender, None, plan, Quiet(), concurrency=3, serve=serve)
     assert measured[0].concurrency == 3
     assert len(measured[0].answers) == 64  # eight blocks, should only their sums be told
+
+
+def test_blocks_are_asked_until_there_are_enough_to_compare():
+    found = measured("sums", concurrency=4, number=None, most=80)
+    assert found.acceptance is not None
+    assert found.acceptance.requests == 8
 
 
 def test_speculation_that_is_silently_off_is_said():

@@ -13,6 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from statistics import fmean, median, stdev
 
+from shakedown.acceptance.replay import FEWEST_REQUESTS
 from shakedown.acceptance.rounds import Acceptance, Source, acceptance_of
 from shakedown.errors import EnvironmentProblem
 from shakedown.jobs.accept_answers import (
@@ -168,7 +169,9 @@ def refuse_dead(target: Target, generated: Sequence[Generated], before: int) -> 
 def decided(answers: Sequence[Answered], plan: Plan) -> bool:
     if plan.drafts:
         found = acceptance_of(tallies_of(answers))
-        if found is None or found.tokens_per_round.low is None or found.tokens_per_round.high is None:
+        if found is None or found.requests < FEWEST_REQUESTS:  # fewer blocks could be compared with nothing
+            return False
+        if found.tokens_per_round.low is None or found.tokens_per_round.high is None:
             return False
         return found.tokens_per_round.high - found.tokens_per_round.low <= 2 * plan.margin
     paces = [e.effort.seconds / e.effort.tokens for e in answers if e.effort.tokens]
