@@ -172,7 +172,11 @@ def test_gpt_oss_counts_otherwise_in_a_newer_sglang():
         ({"eagle_config": {"aux_layer_ids": [1, 14, 26]}}, "eagle-config-swallowed", SGLANG),
         ({"sliding_window": 2048}, "sliding-window", TITLES),
         ({"sliding_window": 2048, "layer_types": ["sliding_attention"]}, "sliding-window", SGLANG),
-        ({"max_position_embeddings": 2048}, "max-positions", [t for t in TITLES if "0.32" not in t]),
+        (
+            {"max_position_embeddings": 2048},
+            "max-positions",
+            [t for t in TITLES if t != "vLLM 0.32.0 (V2 runner)"],
+        ),
         ({"num_hidden_layers": 30}, "tensors-missing", TITLES),
         ({"draft_vocab_size": 99}, "d2t-length", TITLES),
         ({"hidden_size": 64}, "tensor-shape", TITLES),
@@ -214,7 +218,7 @@ def test_a_rope_unlike_the_targets_is_a_warning_for_a_foreign_drafter():
 @pytest.mark.parametrize(
     ("given_as", "shape", "rule_by_engine"),
     [
-        ("fc.bias", (HIDDEN,), {"SGLang": "tensors-dropped", "vLLM": "tensors-unknown"}),
+        ("fc.bias", (HIDDEN,), {"SGLang": "tensors-dropped", "vLLM": "tensors-dropped"}),
         ("model.norm.weight", (HIDDEN,), {"vLLM": "tensors-unknown"}),
         ("input_norm.weight", (3 * HIDDEN,), {"SGLang": "tensors-dropped", "vLLM": "tensors-dropped"}),
         ("midlayer.self_attn.q_norm.weight", (8,), {"SGLang": "tensors-dropped", "vLLM": "tensors-unknown"}),
@@ -239,6 +243,16 @@ def test_a_missing_tensor_and_a_wrong_shape_are_named():
     assert failing(reports, "tensor-shape") == TITLES
     evidence = next(f for f in reports[TITLES[0]].findings if f.rule == "tensors-missing").evidence
     assert "layers.0.hidden_norm.weight" in evidence
+
+
+def test_a_wider_mlp_than_the_config_says_is_cut_by_vllm_and_a_narrower_one_is_refused():
+    wide = healthy_config()["intermediate_size"]
+    cut = judge(facts({**healthy_config(), "intermediate_size": wide - 4}))
+    assert failing(cut, "tensor-cut") == VLLM
+    assert failing(cut, "tensor-shape") == SGLANG
+    assert (
+        failing(judge(facts({**healthy_config(), "intermediate_size": wide + 4})), "tensor-shape") == TITLES
+    )
 
 
 def test_a_drafter_without_a_head_needs_equal_vocabularies():

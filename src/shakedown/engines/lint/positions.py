@@ -99,7 +99,14 @@ def _judge_length(raw: Mapping[str, Any], target: TargetConfig, profile: EngineP
         return
     evidence = f"max_position_embeddings {own}, the target's {longest}"
     mend = f'set "max_position_embeddings": {longest}'
-    if profile.raises_max_positions:
+    if profile.runner == "V1":
+        yield misdrafting(
+            "max-positions",
+            f"drafts nothing in a step in which a sequence is longer than the drafter's {own} positions",
+            evidence,
+            mend,
+        )
+    elif profile.raises_max_positions:
         yield note("max-positions", f"raises the drafter's {own} positions to the server's length", evidence)
     elif profile.refuses_short_drafters:
         yield not_loading(

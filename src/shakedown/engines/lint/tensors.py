@@ -12,9 +12,14 @@ from shakedown.engines.lint.facts import DrafterFacts, Finding, misdrafting, not
 from shakedown.engines.lint.profiles import EngineProfile
 from shakedown.engines.lint.settings import Layout, Settings
 
-HEAD = "lm_head.weight"
+HEAD, BIAS = "lm_head.weight", ".bias"
 SHARED = frozenset({"embed_tokens.weight"})  # the target's is used where the drafter has none
 SKIPPED = re.compile(r"t2d|d2t|rotary_emb\.|mask_hidden")
+# By which side vLLM's ranks share a matrix.
+SHARED_OUT = (
+    (re.compile(r"\.(q_proj|k_proj|v_proj|gate_proj|up_proj)\.weight$"), 0),
+    (re.compile(r"\.(o_proj|down_proj)\.weight$"), 1),
+)
 RENAMED = {
     "midlayer": "layers.0",
     "aux_norm_low": "fc_norm.0",
@@ -129,18 +134,32 @@ def judge_tensors(drafter: DrafterFacts, settings: Settings, profile: EngineProf
     yield from _judge_missing(set(expected) - set(given), settings, profile)
     for name, shape in sorted(expected.items()):
         if name in given and given[name].shape != shape:
-            yield not_loading(
-                "tensor-shape",
-                f"{name} has the shape {list(given[name].shape)}, its config makes it {list(shape)}",
-                _sizes(settings),
-                "export the config that the weights were trained with",
-            )
+            yield _misshapen(name, given[name].shape, shape, settings, profile)
+
+
+def _misshapen(
+    name: str, given: tuple[int, ...], expected: tuple[int, ...], settings: Settings, profile: EngineProfile
+) -> Finding:
+    """Of a matrix that ranks may share vLLM takes what the config makes it, and more may be there."""
+    what = f"{name} has the shape {list(given)}, its config makes it {list(expected)}"
+    evidence, mend = _sizes(settings), "export the config that the weights were trained with"
+    side = next((side for names, side in SHARED_OUT if names.search(name)), None)
+    if profile.is_sglang or side is None or len(given) != len(expected):
+        return not_loading("tensor-shape", what, evidence, mend)
+    other = 1 - side
+    if given[side] > expected[side] and given[other] == expected[other]:
+        return misdrafting("tensor-cut", f"{what}: the rest is left away without a message", evidence, mend)
+    return not_loading("tensor-shape", what, evidence, mend)
 
 
 def _judge_unknown(names: list[str], settings: Settings, profile: EngineProfile) -> Iterator[Finding]:
-    """SGLang drops what it does not know; vLLM raises, but for the norm that it knows and was not told of."""
-    told_apart = settings.layout is not Layout.MLA and not profile.is_sglang
-    dropped = names if profile.is_sglang else [n for n in names if told_apart and n.startswith("input_norm.")]
+    """SGLang drops what it does not know; vLLM raises, but for biases and for a norm it was not told of."""
+    knows_norm = settings.layout is not Layout.MLA
+
+    def is_dropped(name: str) -> bool:
+        return profile.is_sglang or name.endswith(BIAS) or (knows_norm and name.startswith("input_norm."))
+
+    dropped = [name for name in names if is_dropped(name)]
     refused = [name for name in names if name not in dropped]
     mend = "rename them to what the engine reads, set the switch that goes with them, or train without them"
     if dropped:
@@ -181,11 +200,18 @@ def _judge_headless(settings: Settings, profile: EngineProfile) -> Iterator[Find
     mend = f"export {HEAD} with the drafter"
     if profile.is_sglang and settings.draft_vocab is not None:
         yield misdrafting("head-missing", "its head stays as memory was", evidence, mend)
-    elif settings.draft_vocab in (None, settings.vocab) and settings.hidden == settings.target_hidden:
+    elif settings.hidden != settings.target_hidden:
+        yield not_loading(
+            "head-missing", "the target's head, which it is lent, has another width", evidence, mend
+        )
+    elif settings.draft_vocab in (None, settings.vocab):
         yield note("head-shared", "drafts with the target's head", evidence)
     else:
-        yield not_loading(
-            "head-missing", "the target's head, which it is lent, has another shape", evidence, mend
+        yield misdrafting(
+            "head-missing",
+            f"drafts with the first {settings.draft_vocab} rows of the target's head, whatever d2t says",
+            evidence,
+            mend,
         )
 
 
