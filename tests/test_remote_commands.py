@@ -212,18 +212,14 @@ def test_a_machine_that_cannot_be_reached_is_told_in_words_with_a_way_out(box, s
 
 @pytest.mark.engine
 @pytest.mark.timeout(1800)
-def test_the_fault_of_the_demo_is_proven_there(box, shakedown):
+def test_the_hang_of_the_demo_is_seen_there(box, shakedown):
     """The engine waits for a node that is not there; its stacks are taken there, by the py-spy we lend."""
     python = prepare_engine(VLLM, print)
     launch = two_node_recipe(python, prepare_model(python, print))
     of_engines = ("VLLM_", "HF_", "OMP_", "GLOO_")  # sshd starts with none of ours
     changed = [f"{name}={value}" for name, value in launch.env.items() if name.startswith(of_engines)]
-    said = shakedown("isolate", "--host", "box", launch=("env", *changed, *launch.argv), env=box.env)
-    assert said.code == 0, said.stderr
-    failing = said.document["failing"]
-    assert (failing["verdict"], failing["phase"]) == ("hung", "dist_init")
-    assert "_create_c10d_store" in failing["cause"]
-    ((factor,),) = (cause["factors"] for cause in said.document["causes"])
-    assert factor["name"].startswith("multi-node layout")
-    assert all(check["value"] for check in said.document["certificate"].values())
+    said = shakedown("run", "--host", "box", launch=("env", *changed, *launch.argv), env=box.env)
+    found = said.document
+    assert (found["verdict"], found["phase"], said.code) == ("hung", "dist_init", 1), said.stderr
+    assert "_create_c10d_store" in found["cause"]
     assert not any(name.startswith("shakedown") for name in box.left())  # what is the engine's stays
