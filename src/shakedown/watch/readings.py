@@ -150,9 +150,8 @@ class Readings:
                 yield Progress(signal="stack", pid=pid, name=memory.sample.name, at_s=now_s)
             elif suspicious and self._is_busy(memory):
                 at_one_place.append(memory)
-        for memory, dump in self._look_at(
-            at_one_place, native=True
-        ):  # stops each for a moment or for seconds
+        # These looks stop each process for a moment, or for seconds.
+        for memory, dump in self._look_at(at_one_place, native=True):
             pid = memory.sample.pid
             if isinstance(dump, Missing):
                 self._miss(Missing(what=f"native stack of {memory.sample.name} {pid}", why=dump.why), now_s)
