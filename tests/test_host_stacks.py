@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 import os
+import select
 import shutil
+import signal
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -85,6 +89,48 @@ def test_an_instruction_pointer_tells_the_library(waiting, driver):
     dump = read_pointers(waiting(clock=False))
     assert isinstance(dump, StackDump), dump
     assert [(thread.name, thread.frames[0].file) for thread in dump.threads] == [("MainThread", driver.name)]
+
+
+def test_an_instruction_pointer_in_the_c_library_is_on_its_way(waiting, driver):
+    """Whoever reads the clock passes through it: what it waits in is told by another look."""
+    pid = waiting(clock=True)
+    for _ in range(20):
+        dump = read_pointers(pid)
+        assert isinstance(dump, StackDump), dump
+        assert dump.threads[0].frames[0].file in (driver.name, "[vdso]")
+
+
+COUNTS = """
+import signal
+got = 0
+def count(number, frame):
+    global got
+    got += 1
+    print(got, flush=True)
+signal.signal(signal.SIGUSR1, count)
+print("waiting", flush=True)
+while True: pass
+"""
+
+
+def test_a_look_swallows_no_signal():
+    """A thread may be stopped by a signal on its way to it; the look hands it on."""
+    process = subprocess.Popen([sys.executable, "-c", COUNTS], stdout=subprocess.PIPE, text=True)
+    assert process.stdout
+    assert process.stdout.readline() == "waiting\n"
+    looks = threading.Thread(target=lambda: [read_pointers(process.pid) for _ in range(20)])
+    looks.start()
+    try:
+        for number in itertools.count(1):
+            process.send_signal(signal.SIGUSR1)
+            assert select.select([process.stdout], [], [], 10)[0], f"signal {number} was lost"
+            assert process.stdout.readline() == f"{number}\n"
+            if not looks.is_alive():
+                break
+    finally:
+        process.kill()
+        process.communicate()
+        looks.join()
 
 
 def test_a_process_that_is_gone_has_none():
