@@ -7,7 +7,8 @@ from hypothesis import strategies as st
 
 from shakedown.core import Exit, Frame, Phase, Signature, Verdict, Wait
 from shakedown.watch.causes import LoggedError
-from shakedown.watch.decide import decide, elect
+from shakedown.watch.decide import decide
+from shakedown.watch.hang import elect
 from shakedown.watch.proc import Vanished
 from shakedown.watch.situation import (
     HARD_LIMITS_S,

@@ -3,8 +3,9 @@
 It never signals a process and never sends a request.
 """
 
+from shakedown.watch.assessment import Assessment
 from shakedown.watch.log import WatchedLine
-from shakedown.watch.loop import Assessment, Watcher
+from shakedown.watch.loop import Watcher
 from shakedown.watch.proc import Progress
 from shakedown.watch.situation import Limits, State, learn
 

@@ -7,61 +7,34 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from shakedown.core import (
     Engine,
     Evidence,
-    Exit,
     Host,
     Judgement,
-    Listener,
     Loading,
     Phase,
-    PhaseSpan,
     Run,
-    Suspect,
-    Verdict,
 )
+from shakedown.watch.assessment import Assessment
 from shakedown.watch.causes import ErrorFinder, says_held_port
-from shakedown.watch.decide import decide, foresee
+from shakedown.watch.decide import cut_short, decide, foresee
 from shakedown.watch.evidence import first_evidence, spoken
 from shakedown.watch.loading import LoadMeter
 from shakedown.watch.log import LogReader, WatchedLine
 from shakedown.watch.phases import Timeline
 from shakedown.watch.proc import Progress
+from shakedown.watch.quiet import Quiet
 from shakedown.watch.readings import Readings
-from shakedown.watch.situation import Decision, Limits, Situation, State, budget, silence
+from shakedown.watch.situation import Decision, Limits, Situation, State
 from shakedown.watch.stacks import phase_of
 
 KEPT_LINES = 5000
 FEEDS_PER_STEP = 4
 ECHO_S = 5.0  # in which a server takes notice of a request that we have cut
 LAST_FEEDS = 500  # once the leader has exited, its last words are wanted at once
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Assessment:
-    """What is known of a launch now. Times are seconds since it started.
-
-    `judgement` is set once `state` is FINAL and does not change any more. `listening` is who listens on
-    the port, if it is ours. `note` says in words what the watcher makes of a silence.
-    """
-
-    now_s: float
-    state: State
-    judgement: Judgement | None
-    phase: Phase
-    phases: tuple[PhaseSpan, ...]
-    listening: Listener | None
-    quiet_s: float
-    last_progress: Progress | None
-    suspect: Suspect | None
-    evidence: tuple[Evidence, ...]
-    first_error: str | None
-    exit: Exit | None
-    new_lines: tuple[WatchedLine, ...]
-    note: str = ""
 
 
 class Watcher:
@@ -79,12 +52,8 @@ class Watcher:
         self._readings = Readings(host, run, engine, port, self._limits)
         self._offset = 0
         self._lines: deque[WatchedLine] = deque(maxlen=KEPT_LINES)
-        self._progress: Progress | None = None
-        self._progress_s = 0.0
-        self._overturned_s: dict[Phase, float] = {}
-        self._silences: dict[Phase, float] = {}
+        self._quiet = Quiet(self._limits)
         self._exit_since_s: float | None = None
-        self._pending_since_s: float | None = None
         self._echo_until_s = 0.0
         self._expected_since_s: float | None = None
         self._signalled = False
@@ -108,9 +77,9 @@ class Watcher:
         The first request puts the launch into SERVING: what goes wrong from here goes wrong serving.
         """
         if not pending:
-            self._pending_since_s = None
-        elif self._pending_since_s is None:
-            self._pending_since_s = self._clock_s()
+            self._quiet.pending_since_s = None
+        elif self._quiet.pending_since_s is None:
+            self._quiet.pending_since_s = self._clock_s()
             self.enter(Phase.SERVING)
 
     def request_cut(self) -> None:
@@ -129,7 +98,7 @@ class Watcher:
     @property
     def silences(self) -> Mapping[Phase, float]:
         """The longest silence of hard progress in each phase, for `learn`."""
-        return dict(self._silences)
+        return dict(self._quiet.longest)
 
     @property
     def loading(self) -> Loading | None:
@@ -165,24 +134,15 @@ class Watcher:
 
     def cut(self, why: str, now_s: float | None = None) -> Judgement:
         """The judgement of a launch that is cut short: slow if it was moving, else undecided."""
-        now_s = self._now_s if now_s is None else now_s
-        quiet_s = now_s - self._progress_s
+        unmoved_s = self._quiet.unmoved_s(self._now_s if now_s is None else now_s)
         waiting = self._last.note if self._last is not None and self._last.state is State.QUIET else ""
-        moving = quiet_s <= self._budget_s or bool(waiting)  # the one it waits for moves
-        seen = f"last hard progress {quiet_s:.0f} s before the end"
-        if self._progress is not None:
-            seen += f": {spoken(self._progress)}"
+        moving = unmoved_s <= self._budget_s or bool(waiting)  # the one it waits for moves
+        seen = f"last hard progress {unmoved_s:.0f} s before the end"
+        if self._quiet.progress is not None:
+            seen += f": {spoken(self._quiet.progress)}"
         if waiting:
             seen += f"; {waiting}"
-        return self._judgement(
-            Decision(
-                state=State.FINAL,
-                verdict=Verdict.SLOW if moving else Verdict.UNDECIDED,
-                cause=f"{why}; {seen}",
-                fingerprint="cut",
-                would_change="more time",
-            )
-        )
+        return self._judgement(cut_short(f"{why}; {seen}", moving=moving))
 
     # --- inside -----------------------------------------------------------------------------------------
 
@@ -191,16 +151,11 @@ class Watcher:
 
     @property
     def _budget_s(self) -> float:
-        phase = self._timeline.common
-        return budget(self._limits, phase, self._overturned_s.get(phase, 0.0))
-
-    def _silence_s(self, phase: Phase) -> float:
-        pending_s = None if self._pending_since_s is None else self._now_s - self._pending_since_s
-        return silence(phase, self._now_s - self._progress_s, pending_s)
+        return self._quiet.budget_s(self._timeline.common)
 
     @property
     def _quiet_s(self) -> float:
-        return self._silence_s(self._timeline.common)
+        return self._quiet.silence_s(self._timeline.common, self._now_s)
 
     def _read_log(self) -> tuple[WatchedLine, ...]:
         lines: list[WatchedLine] = []
@@ -223,14 +178,9 @@ class Watcher:
         return Progress(signal="log", pid=line.pid, name=line.rank, at_s=line.line.at_s)
 
     def _advance(self, moved: list[Progress]) -> None:
-        """New hard progress: the silence before it was healthy, whatever was suspected."""
         if not moved:
             return
-        phase, silence_s = self._phase, self._silence_s(self._phase)
-        self._silences[phase] = max(silence_s, self._silences.get(phase, 0.0))
-        if silence_s >= budget(self._limits, phase, self._overturned_s.get(phase, 0.0)):
-            self._overturned_s[phase] = silence_s
-        self._progress, self._progress_s = moved[-1], self._now_s
+        self._quiet.end(moved[-1], self._phase, self._now_s)
         self._expected_since_s = None
         self._readings.forget_rounds(self._now_s, keep=moved[-1].signal == "stack")
 
@@ -250,9 +200,9 @@ class Watcher:
             quiet_s=self._quiet_s,
             budget_s=self._budget_s,
             processes=readings.views(now_s),
-            rounds=readings.rounds,
-            rounds_over=readings.rounds_over,
-            rounds_span_s=readings.rounds_span_s,
+            rounds=readings.rounds.count,
+            rounds_over=readings.rounds.over,
+            rounds_span_s=readings.rounds.span_s,
             met_expected_s=0.0 if self._expected_since_s is None else now_s - self._expected_since_s,
             error=error,
             last_error_s=self._errors.last_s,
@@ -277,7 +227,7 @@ class Watcher:
             phases=self._timeline.all_spans(),
             listening=self._readings.listening,
             quiet_s=situation.quiet_s,
-            last_progress=self._progress,
+            last_progress=self._quiet.progress,
             suspect=decision.suspect,
             evidence=self._evidence(),
             first_error=situation.error.text if situation.error else None,
@@ -315,7 +265,7 @@ class Watcher:
 
     def _evidence(self) -> tuple[Evidence, ...]:
         """The most telling first: the first error, the last movement, every process, what was not read."""
-        found = first_evidence(self._errors.first, self._progress, self._progress_s)
+        found = first_evidence(self._errors.first, self._quiet.progress, self._quiet.progress_s)
         return (*found, *self._readings.evidence(self._now_s))
 
     def _freeze(self, new_lines: tuple[WatchedLine, ...]) -> Assessment:

@@ -35,13 +35,13 @@ from shakedown.watch.proc import (
     Progress,
     Vanished,
 )
+from shakedown.watch.rounds import Rounds
 from shakedown.watch.situation import Limits, LockWait, ProcessView
 from shakedown.watch.stacks import leaf, meaningful, show, waits_for_file_lock
 
 METER_AFTER_S = 3.0  # sockets and GPU cost more than /proc: they are read only in a silence
 METER_EVERY_S = 4.0
 PORT_EVERY_S = 1.0
-SLOW_ROUND_S = 15.0  # between stacks once the first rounds decided nothing
 GIVE_UP_AFTER = 3  # failed looks at one process in one silence
 STACKS_PER_ROUND = 24  # a compile pool has hundreds of sleeping children
 
@@ -50,7 +50,7 @@ class Readings:
     """All readings but the log. `cheap` each step, `sparse` when it has been quiet."""
 
     def __init__(self, host: Host, run: Run, engine: Engine, port: int | None, limits: Limits) -> None:
-        self._host, self._run, self._engine, self._port, self._limits = host, run, engine, port, limits
+        self._host, self._run, self._engine, self._port = host, run, engine, port
         self._book = ProcessBook()
         self._sockets = Meter("sockets", per_s=BYTES_PER_S)
         self._gpu = Meter("GPU memory", step=GPU_STEP)
@@ -61,8 +61,7 @@ class Readings:
         self._ranks: dict[int, str] = {}
         self._missing: dict[str, tuple[str, float]] = {}
         self._metered_s = self._port_s = float("-inf")
-        self._round_s: list[float] = []
-        self._rounds_over_s: list[float] = []
+        self.rounds = Rounds(limits)
         self._echo_until_s: float | None = None
         self.listening: Listener | None = None
 
@@ -100,10 +99,8 @@ class Readings:
         if quiet_s >= METER_AFTER_S and now_s - self._metered_s >= METER_EVERY_S:
             self._metered_s = now_s
             yield from self._read_meters(now_s)
-        if self._round_is_due(now_s, quiet_s, budget_s):
-            self._round_s.append(now_s)
-            if quiet_s >= budget_s:
-                self._rounds_over_s.append(now_s)
+        if self.rounds.is_due(now_s, quiet_s, budget_s):
+            self.rounds.begin(now_s, over=quiet_s >= budget_s)
             yield from self._read_stacks(now_s, suspicious=quiet_s >= budget_s)
 
     def _read_meters(self, now_s: float) -> Iterator[Progress]:
@@ -122,19 +119,6 @@ class Readings:
             for use in gpus:  # one entry per GPU that the process holds
                 held[use.pid] = held.get(use.pid, 0) + use.used_bytes
             yield from self._gpu.feed(held, names, now_s)
-
-    def _round_is_due(self, now_s: float, quiet_s: float, budget_s: float) -> bool:
-        if quiet_s < self._limits.quiet_s:
-            return False
-        if not self._round_s:
-            return True
-        since_s = now_s - self._round_s[-1]
-        if quiet_s < budget_s:  # one look is enough to compare with, unless a known failure is looked for
-            return self._limits.expected is not None and since_s >= self._limits.quiet_s
-        if not self._rounds_over_s:
-            return True
-        settled = len(self._rounds_over_s) >= 2 * self._limits.rounds
-        return since_s >= (SLOW_ROUND_S if settled else self._limits.round_s)
 
     def _read_stacks(self, now_s: float, *, suspicious: bool) -> Iterator[Progress]:
         looked_at = [m for m in self._book.memories.values() if self._can_be_read(m)]
@@ -189,10 +173,9 @@ class Readings:
 
     def forget_rounds(self, now_s: float, *, keep: bool) -> None:
         """Something moved: the rounds of this silence are over. `keep`: it was only a stack."""
-        self._rounds_over_s.clear()
+        self.rounds.forget(keep=keep)
         self._looks.forget(now_s, keep=keep)
         if not keep:
-            self._round_s.clear()
             self._unreadable.clear()
             self._locks.forget()
 
@@ -207,18 +190,6 @@ class Readings:
         """Every process seen so far; the kernel's log names the dead."""
         living = (memory.sample.pid for memory in self._book.memories.values())
         return (*living, *(gone.pid for gone in self._book.vanished))
-
-    @property
-    def rounds(self) -> int:
-        return len(self._round_s)
-
-    @property
-    def rounds_over(self) -> int:
-        return len(self._rounds_over_s)
-
-    @property
-    def rounds_span_s(self) -> float:
-        return self._rounds_over_s[-1] - self._rounds_over_s[0] if self._rounds_over_s else 0.0
 
     @property
     def vanished(self) -> tuple[Vanished, ...]:
@@ -267,7 +238,7 @@ class Readings:
         return self._locks.wait_of(pid, frames) if waits_for_file_lock(frames) else None
 
     def evidence(self, now_s: float) -> Iterator[Evidence]:
-        for view in self.views(now_s) if self._round_s else ():
+        for view in self.views(now_s) if self.rounds.count else ():
             share = "?" if view.cpu_share is None else f"{view.cpu_share:.0%}"
             place = show(meaningful(view.frames)[0]) if view.frames else "no stack"
             if native := self._looks.of(view.pid).native:

@@ -146,6 +146,11 @@ class Situation:
     vanished: tuple[Vanished, ...] = ()
     port_is_foreign: bool = False
 
+    @property
+    def living(self) -> tuple[ProcessView, ...]:
+        """All but Python's resource trackers, which outlive what they track."""
+        return tuple(p for p in self.processes if not p.tracker)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decision:
