@@ -28,17 +28,8 @@ from pathlib import Path
 from typing import Any
 
 from fault_rows import filled
-from gpu_isolate import (
-    EAGLE3,
-    NOT_OURS,
-    ON_CPU,
-    ON_GPU,
-    TRITON,
-    VARIABLES,
-    VLLM_ON_GPU,
-    gpu_count,
-    keep_files,
-)
+from gpu_isolate import NOT_OURS, gpu_count, keep_files
+from gpu_isolate_rows import EAGLE3, ON_CPU, ON_GPU, TRITON, VARIABLES, VLLM_ON_GPU
 from gpu_plants import hollow_model, planted_library, write_host
 from isolate_engines import versions
 

@@ -13,6 +13,7 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parents[1] / "benchmarks"))
 
 import gpu_isolate
+import gpu_isolate_rows
 import gpu_plants
 from fault_rows import filled
 
@@ -125,10 +126,10 @@ def on_gpu(engine: str) -> FlagTable:
     return table
 
 
-@pytest.mark.parametrize("row", gpu_isolate.ROWS, ids=lambda row: row.id)
+@pytest.mark.parametrize("row", gpu_isolate_rows.ROWS, ids=lambda row: row.id)
 def test_what_a_row_plants_is_a_factor_of_its_launch(row):
     argv = tuple(filled(word, NAMES) for word in row.command)
-    env = {**gpu_isolate.VARIABLES[row.engine], **row.env}
+    env = {**gpu_isolate_rows.VARIABLES[row.engine], **row.env}
     table = on_gpu(row.engine)
     command = parse(Launch(argv=argv, env=env, cwd=Path("/")), table, engine=engine_named(row.engine))
     factors = factors_of(command, table)
@@ -155,7 +156,7 @@ def test_rows_of_one_gpu_share_the_only_one(monkeypatch):
 def test_a_search_is_a_row_whether_it_came_to_its_end_or_not(llama, tmp_path, monkeypatch, seconds):
     given = argparse.Namespace(model=llama, head=llama, sglang=Path(sys.executable), vllm=Path("/"), cpu=True)
     server = Path(__file__).parent / "bad_servers" / "stand_in.py"
-    row = gpu_isolate.Row(
+    row = gpu_isolate_rows.Row(
         id="stand-in",
         kind="flag",
         engine="stand-in",
@@ -163,7 +164,7 @@ def test_a_search_is_a_row_whether_it_came_to_its_end_or_not(llama, tmp_path, mo
         command=("{python}", str(server), "--model", "m", "--port", "{port}", "--alpha", "--beta", "3"),
         env={"STAND_IN_FAULT": "crash:--alpha"},
     )
-    monkeypatch.setitem(gpu_isolate.VARIABLES, "stand-in", {})  # type: ignore[arg-type]
+    monkeypatch.setitem(gpu_isolate_rows.VARIABLES, "stand-in", {})  # type: ignore[arg-type]
     monkeypatch.setattr(gpu_isolate, "READING_S", 0.0 if seconds > 100 else 16.0)
     found = gpu_isolate.Search(row, 3, tmp_path, given).run(time.monotonic() + seconds)
     assert found["launch_s"] or seconds < 100
