@@ -13,8 +13,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import pytest_timeout
+from hypothesis import settings
 
 from shakedown.host.reach import free_port
+
+settings.register_profile("any machine", deadline=None)  # a slow one fails no test
+settings.load_profile("any machine")
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # run in a shell's background: what we start must obey
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.hookimpl(wrapper=True)
@@ -33,6 +40,16 @@ def pytest_runtest_protocol() -> Iterator[object]:
         for name in os.environ.keys() - variables.keys():
             del os.environ[name]
         os.environ.update(variables)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_setup(item: pytest.Item) -> Iterator[object]:
+    """A second try has its time limit, too: the clock of the first has stopped."""
+    if getattr(item, "execution_count", 1) > 1:
+        limits = pytest_timeout._get_item_settings(item)
+        item.config.pluginmanager.hook.pytest_timeout_cancel_timer(item=item)
+        item.config.pluginmanager.hook.pytest_timeout_set_timer(item=item, settings=limits)
+    return (yield)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,7 +1,11 @@
 """What the tests themselves promise each other."""
 
 import os
+import shutil
 import signal
+import subprocess
+import sys
+from pathlib import Path
 
 from click.testing import CliRunner
 
@@ -27,3 +31,13 @@ def test_a_library_inside_a_test_leaves_a_variable():
 def test_the_next_test_does_not_inherit_it():
     assert "LEFT_BY_A_TEST" not in os.environ
     assert not os.environ["PATH"].endswith(":/left")
+
+
+def test_a_second_try_that_hangs_is_ended_as_the_first_was(tmp_path):
+    shutil.copy(Path(__file__).with_name("conftest.py"), tmp_path)
+    (tmp_path / "test_hangs.py").write_text("import time\ndef test_hangs(): time.sleep(600)\n")
+    words = ["-c", "/dev/null", "-q", "--timeout", "1", "--reruns", "1", str(tmp_path)]
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", *words], capture_output=True, text=True, timeout=45
+    )
+    assert "1 failed, 1 rerun" in done.stdout

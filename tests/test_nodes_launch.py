@@ -22,7 +22,7 @@ from shakedown.watch import Limits
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]
 HURRIED = Limits(quiet_s=1.0, suspect_s=3.0, round_s=0.5, rounds=2)
 # The healthy node must have come as far as listening: on a busy machine its Python takes seconds to begin.
-PATIENT = Limits(quiet_s=2.0, suspect_s=12.0, round_s=0.5, rounds=2)
+PATIENT = Limits(quiet_s=2.0, suspect_s=20.0, round_s=0.5, rounds=2)
 
 
 @pytest.fixture
