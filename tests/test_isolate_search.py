@@ -390,11 +390,60 @@ def test_where_every_rung_passes_what_safe_mode_has_beyond_them_is_to_blame():
     assert (unnamed.ended, unnamed.causes[0].rung) == (Ended.NOT_PROVEN, None)
 
 
-def test_a_server_rung_that_fails_in_a_way_of_its_own_is_passed_over():
+def climbed_as(says, first_safe_mode=HUNG):
+    """A search whose every launch hangs, on rungs that say what they are told, look by look (else: serve)."""
+    said = {rung: list(judgements) for rung, judgements in says.items()}
+    safe_mode = [first_safe_mode]
+
+    class Machine(Server):
+        def __call__(self, experiment):
+            outcome = super().__call__(experiment)
+            if experiment.rung:
+                left = said.get(experiment.rung, ())
+                return replace(outcome, judgement=left.pop(0) if left else SERVES)
+            null = not experiment.kept and safe_mode
+            return replace(outcome, judgement=safe_mode.pop()) if null else outcome
+
+    machine = Machine(lambda kept: HUNG)
+    return isolate(factors_of(3), machine, seed=1, ladder=Ladder(rungs=RUNGS, beyond="the weights"))
+
+
+def test_a_server_rung_that_fails_in_a_way_of_its_own_leaves_open_what_is_broken():
+    """It may be the rung itself, for all that is known: what lies above it is not blamed."""
     _, conclusion = climbed({"tiny model"}, says=CRASH)
-    assert conclusion.causes[0].rung == "the weights"
+    assert (conclusion.ended, conclusion.causes[0].rung) == (Ended.NOT_PROVEN, None)
+    below = dict(conclusion.causes[0].certificate)["next_simpler_passes"]
+    assert (below.value, below.trial_ids) == (None, ("t6",))
+    assert "tiny model settles nothing: crashed in config" in below.note
     _, same = climbed({"tiny model"}, says=HUNG)
     assert same.causes[0].rung == "tiny model"
+
+
+@pytest.mark.parametrize(
+    "looks",
+    [(UNDECIDED, UNDECIDED), (CRASH, SERVES), (CRASH, UNDECIDED, UNDECIDED)],
+    ids=["undecided", "once", "once, then undecided"],
+)
+def test_a_rung_that_was_not_shown_to_pass_proves_nothing_of_the_next(looks):
+    conclusion = climbed_as({"matmul": looks, "tiny model": (HUNG, HUNG)})
+    cause = conclusion.causes[0]
+    assert (conclusion.ended, cause.rung) == (Ended.NOT_PROVEN, "tiny model")
+    assert dict(cause.certificate)["rung_fails"].value
+    below = dict(cause.certificate)["next_simpler_passes"]
+    assert below.value is None
+    assert "matmul settles nothing" in below.note
+
+
+def test_a_rung_above_one_that_settled_nothing_vouches_for_it():
+    conclusion = climbed_as({"matmul": (UNDECIDED, UNDECIDED)})
+    assert (conclusion.ended, conclusion.causes[0].rung) == (Ended.PROVEN, "the weights")
+
+
+def test_safe_mode_that_first_showed_nothing_is_not_what_the_rungs_are_measured_by():
+    conclusion = climbed_as({"tiny model": (HUNG, HUNG)}, first_safe_mode=NEIGHBOUR)
+    assert (conclusion.ended, conclusion.causes[0].rung) == (Ended.PROVEN, "tiny model")
+    beyond = climbed_as({}, first_safe_mode=NEIGHBOUR)
+    assert dict(beyond.causes[0].certificate)["rung_fails"].trial_ids == ("t3",)
 
 
 def test_a_sibling_that_does_not_need_the_rung_hands_back_a_working_command():

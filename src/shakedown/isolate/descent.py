@@ -8,9 +8,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from shakedown.core import Check, Factor, Judgement, Outcome, Purpose, Rung, Verdict, Workaround
+from shakedown.core import Check, Factor, Judgement, Outcome, Purpose, Rung, Signature, Verdict, Workaround
 from shakedown.isolate.base import Ladder, RungFinding, climb
 from shakedown.isolate.factors import describe_changes
+from shakedown.isolate.judge import Showing, classify
 from shakedown.isolate.notebook import Notebook
 from shakedown.isolate.tell import shown
 
@@ -38,11 +39,18 @@ class Descent:
             debug=True,
         )
 
-    def climb(self) -> RungFinding:
-        """The lowest rung that fails and, where one is proven, a command that may not need it."""
-        launches = [step for step in self.book.steps if step.experiment.of_the_launch]
-        safe_mode = next(step.outcome for step in launches if not step.experiment.kept)
-        found = climb(self.ladder, self._stand_on, safe_mode)
+    def climb(self, target: Signature) -> RungFinding:
+        """The lowest rung that fails and, where one is proven, a command that may not need it.
+
+        Safe mode is taken as it last showed `target`: an earlier look at it may have shown nothing."""
+        safe_mode = [
+            step.outcome
+            for step in self.book.steps
+            if step.experiment.of_the_launch
+            and not step.experiment.kept
+            and classify(step.outcome.judgement, target) is Showing.FAILS
+        ]
+        found = climb(self.ladder, self._stand_on, safe_mode[-1])
         return self._cure(found) if found.proven else found
 
     def _stand_on(self, rung: Rung, again: bool) -> Outcome:

@@ -138,7 +138,7 @@ class Search:
         assert self.failing is not None, "a descent before the first launch"
         if len(self.book.steps) < 2 or not says_itself(self.failing):
             descent.take_evidence()
-        self.base = descent.climb()
+        self.base = descent.climb(self.failing.signature)
         return Ended.PROVEN if self.base.proven else Ended.NOT_PROVEN
 
     def _search(self, arena: Arena) -> Ended:
