@@ -1,103 +1,106 @@
 """Every GPU measurement of a plan, each in its lane, within the hours that a GPU host is to be had.
 
-    python benchmarks/gpu_day.py PLAN.toml --out FOLDER [--set NAME=VALUE]… [--only JOB[,JOB]] [--list]
+    python benchmarks/gpu_day.py PLAN.toml --out FOLDER [--set NAME=VALUE]… [--only JOB[,JOB]]
+                                 [--again] [--list]
 
 A plan's jobs start in their order as soon as what each `needs` (a GPU that it must have to itself, say) is
 free and all that it comes `after` has ended, well or not. One that outlasts its `limit_s` is interrupted, and
-ended half a minute later. The output of each is FOLDER/log/JOB.log; FOLDER/day.json says, after every change,
-how each ended. `{name}` in a command is a `--set` value or one of the `[settings]`; {out} is FOLDER. What
-ended before is not run again: a day that was cut goes on.
+ended half a minute later, as is what a job leaves behind. The output of each is FOLDER/log/JOB.log;
+FOLDER/day.json says, after every change, how each ended. `{name}` in a command is a `--set` value or one of
+the `[settings]`; {out} is FOLDER. A day that was cut goes on: what still runs of it is waited for, what was
+done is not run again, and what failed or was cut only with --again.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
+import fcntl
 import json
 import os
 import signal
 import subprocess
 import sys
 import time
-import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
+
+from gpu_plan import Job, chosen, may_start, read_plan, timetable
+from gpu_processes import born, group_lives
 
 GRACE_S = 30.0
 LOOK_S = 0.5
 ORDERS = (signal.SIGINT, signal.SIGTERM, signal.SIGKILL)
 TELL_EVERY_S = 30.0
 COLUMNS = "{:<24} {:<10} {:>8} {:>8}  {}"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Job:
-    name: str
-    command: str
-    limit_s: float
-    needs: frozenset[str] = frozenset()
-    after: frozenset[str] = frozenset()
-    env: Mapping[str, str] = field(default_factory=dict)
+DONE, FAILED, CUT, UNKNOWN = "done", "failed", "cut", "unknown"  # the last: nobody looked when it ended
 
 
 @dataclass(slots=True, kw_only=True)
 class Running:
+    """`process` None: it was started by a scheduler that is no more, and its exit code stays unknown."""
+
     job: Job
-    process: subprocess.Popen[bytes]
+    pid: int
+    born: int | None
+    process: subprocess.Popen[bytes] | None
     since_s: float
-    until_s: float
     told: int = 0  # of ORDERS
+    until_s: float = field(init=False)
+    cut: bool = False
 
-
-def read_plan(file: Path, settings: Mapping[str, str]) -> list[Job]:
-    """Raises ValueError for a job that waits for one that is not in the plan, or is named twice."""
-    told = tomllib.loads(file.read_text())
-    values = {**told.get("settings", {}), **settings}
-    jobs = [read_job(each, values) for each in told["job"]]
-    names = [job.name for job in jobs]
-    for number, job in enumerate(jobs):
-        if job.name in names[:number]:
-            raise ValueError(f"{file}: two jobs are named {job.name!r}")
-        if unknown := job.after - set(names[:number]):
-            raise ValueError(f"{file}: {job.name!r} waits for {sorted(unknown)}, which do not stand above it")
-    return jobs
-
-
-def read_job(told: Mapping[str, Any], values: Mapping[str, str]) -> Job:
-    return Job(
-        name=told["name"],
-        command=" ".join(told["command"].split()).format_map(values),
-        limit_s=float(told["limit_s"]),
-        needs=frozenset(told.get("needs", ())),
-        after=frozenset(told.get("after", ())),
-        env={name: str(value).format_map(values) for name, value in told.get("env", {}).items()},
-    )
-
-
-def may_start(waiting: list[Job], running: list[Job]) -> Iterator[Job]:
-    """What a job needs is kept for it once its turn has come, so that smaller jobs below do not starve it."""
-    taken = frozenset[str]().union(*(job.needs for job in running))
-    unended = {job.name for job in (*waiting, *running)}
-    for job in waiting:
-        if job.after & unended:
-            continue
-        if not job.needs & taken:
-            yield job
-        taken |= job.needs
+    def __post_init__(self) -> None:
+        self.until_s = self.since_s + self.job.limit_s
 
 
 class Day:
-    def __init__(self, jobs: list[Job], out: Path) -> None:
+    """`plan`: every job there is, for what still runs is waited for whatever was chosen of it."""
+
+    def __init__(self, plan: Sequence[Job], chosen: Sequence[Job], out: Path, *, again: bool) -> None:
         self.out, self.file = out, out / "day.json"
         self.rows: dict[str, Any] = json.loads(self.file.read_text()) if self.file.is_file() else {}
-        self.began_s = time.monotonic()
-        self.waiting = [job for job in jobs if job.name not in self.rows]
+        now = round(time.time(), 1)
+        self.began = min((row["began"] for row in self.rows.values() if "began" in row), default=now)
         self.running: list[Running] = []
         self.stopping = False
+        self.adopt({job.name: job for job in plan})
+        ended = {name: row["ended"] for name, row in self.rows.items()}
+        self.waiting = [
+            job for job in chosen if job.name not in ended or (again and ended[job.name] not in (None, DONE))
+        ]
+        self.left_out = {
+            job.name: ended[job.name]
+            for job in chosen
+            if job not in self.waiting and ended[job.name] not in (None, DONE)
+        }
+
+    def adopt(self, plan: Mapping[str, Job]) -> None:
+        """What a scheduler before us did not see the end of. Raises ValueError for what is in no plan."""
+        for name, row in self.rows.items():
+            if row["ended"] is not None:
+                continue
+            if row["born"] is None or born(row["pid"]) != row["born"]:
+                row |= {"ended": UNKNOWN, "code": None}
+                if group_lives(row["pid"]):  # perhaps of another who was given this number since
+                    self.say(name, "has ended", told=f"see what is left of it: ps -s {row['pid']}")
+                continue
+            if name not in plan:
+                raise ValueError(
+                    f"{name!r} still runs as process {row['pid']}, and this plan has no such job"
+                )
+            since_s = time.monotonic() - (time.time() - row["began"])
+            told = {"pid": row["pid"], "born": row["born"], "since_s": since_s}
+            self.running.append(Running(job=plan[name], process=None, **told))
 
     def run(self) -> None:
         (self.out / "log").mkdir(parents=True, exist_ok=True)
+        for each in self.running:
+            self.say(each.job.name, "still runs", told=f"process {each.pid}, started before")
+        if self.left_out:
+            told = ", ".join(f"{name} ({how})" for name, how in self.left_out.items())
+            print(f"{len(self.left_out)} not run again without --again: {told}", flush=True)
         told_s = 0.0
         while self.running or (self.waiting and not self.stopping):
             if not self.stopping:
@@ -109,10 +112,12 @@ class Day:
                 told_s = time.monotonic()
                 self.tell()
             time.sleep(LOOK_S)
+        self.write()
+        print("the day is over", flush=True)
 
     def start(self, job: Job) -> None:
         self.waiting.remove(job)
-        with (self.out / "log" / f"{job.name}.log").open("wb") as log:
+        with (self.out / "log" / f"{job.name}.log").open("ab") as log:
             process = subprocess.Popen(
                 ["bash", "-c", job.command],
                 stdin=subprocess.DEVNULL,
@@ -121,31 +126,44 @@ class Day:
                 env={**os.environ, **job.env},
                 start_new_session=True,
             )
-        now_s = time.monotonic()
-        self.running.append(Running(job=job, process=process, since_s=now_s, until_s=now_s + job.limit_s))
+        who: dict[str, Any] = {"pid": process.pid, "born": born(process.pid)}
+        self.rows[job.name] = {"ended": None, **who, "began": round(time.time(), 1)}
+        self.write()
+        self.running.append(Running(job=job, process=process, since_s=time.monotonic(), **who))
         self.say(job.name, "started")
 
-    def look_at(self, running: Running) -> None:
-        code, now_s = running.process.poll(), time.monotonic()
-        if code is not None:
-            self.running.remove(running)
-            ended = "cut" if running.told else "done" if code == 0 else "failed"
-            self.say(running.job.name, ended)
-            if not self.stopping:
-                self.write(running, ended, code)
-        elif running.told < len(ORDERS) and now_s > running.until_s + running.told * GRACE_S:
-            os.killpg(
-                running.process.pid, ORDERS[running.told]
-            )  # not yet waited for: the number is still ours
-            running.told += 1
+    def look_at(self, each: Running) -> None:
+        now_s = time.monotonic()
+        leads = each.born is not None and born(each.pid) == each.born
+        if not leads and not group_lives(each.pid):
+            self.end(each)
+            return
+        if self.stopping:
+            each.until_s = min(each.until_s, now_s)
+        if not leads and not each.told:  # a shell's background jobs ignore the first order
+            each.told, each.until_s = 1, now_s - GRACE_S
+        if each.told < len(ORDERS) and now_s >= each.until_s + each.told * GRACE_S:
+            each.cut |= leads
+            with contextlib.suppress(ProcessLookupError):
+                # Its number is still its own: it lives, or its group does, or we have not waited for it.
+                os.killpg(each.pid, ORDERS[each.told])
+            each.told += 1
 
-    def write(self, running: Running, ended: str, code: int) -> None:
-        self.rows[running.job.name] = {
-            "ended": ended,
-            "code": code,
-            "at_s": round(running.since_s - self.began_s, 1),
-            "seconds": round(time.monotonic() - running.since_s, 1),
-        }
+    def end(self, each: Running) -> None:
+        self.running.remove(each)
+        code = each.process.wait() if each.process else None
+        ended = CUT if each.cut else UNKNOWN if code is None else DONE if code == 0 else FAILED
+        self.say(each.job.name, ended)
+        row = self.rows[each.job.name]
+        if self.stopping and each.cut:
+            del self.rows[each.job.name]  # by us, not by its limit: it runs again when the day goes on
+        else:
+            at_s, seconds = row["began"] - self.began, time.monotonic() - each.since_s
+            told = {"ended": ended, "code": code, "at_s": round(at_s, 1), "seconds": round(seconds, 1)}
+            self.rows[each.job.name] = {**told, "began": row["began"]}
+        self.write()
+
+    def write(self) -> None:
         fresh = self.file.with_suffix(".new")
         fresh.write_text(json.dumps(self.rows, indent=1) + "\n")
         fresh.replace(self.file)
@@ -159,12 +177,33 @@ class Day:
 
     def say(self, name: str, what: str, *, seconds: float | None = None, told: str = "") -> None:
         took = "" if seconds is None else f"{seconds:.0f} s"
-        print(COLUMNS.format(name, what, f"{time.monotonic() - self.began_s:.0f} s", took, told), flush=True)
+        print(COLUMNS.format(name, what, f"{time.time() - self.began:.0f} s", took, told), flush=True)
 
     def stop(self, *_: object) -> None:
         self.stopping = True
-        for each in self.running:
-            each.until_s = min(each.until_s, time.monotonic())
+
+
+def lock(out: Path) -> IO[str]:
+    """One scheduler to a folder, as long as this stays open. Raises ValueError where another is at work."""
+    out.mkdir(parents=True, exist_ok=True)
+    file = (out / "day.lock").open("a+")
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        file.seek(0)
+        raise ValueError(f"another gpu_day.py is at work in {out}: process {file.read().strip()}") from None
+    file.truncate(0)
+    file.write(f"{os.getpid()}\n")
+    file.flush()
+    return file
+
+
+def show(jobs: Sequence[Job]) -> None:
+    for name, (begin_s, end_s) in (times := timetable(jobs)).items():
+        job = next(job for job in jobs if job.name == name)
+        when = (f"{begin_s:.0f} s", f"{end_s:.0f} s")
+        print(COLUMNS.format(name, ",".join(sorted(job.needs)), *when, job.command))
+    print(f"over after {max(end_s for _, end_s in times.values()):.0f} s, as expected")
 
 
 def main() -> int:
@@ -173,28 +212,27 @@ def main() -> int:
     options.add_argument("--out", type=Path, required=True)
     options.add_argument("--set", action="append", default=[], metavar="NAME=VALUE")
     options.add_argument("--only", metavar="JOB[,JOB]")
-    options.add_argument("--list", action="store_true", help="print the commands and start nothing")
+    options.add_argument("--again", action="store_true", help="also what failed or was cut")
+    options.add_argument("--list", action="store_true", help="print the expected times, start nothing")
     given = options.parse_args()
-    settings = dict(each.split("=", 1) for each in given.set)
+    out = given.out.absolute()
     try:
-        jobs = read_plan(given.plan, {"out": str(given.out.absolute()), **settings})
+        plan = read_plan(given.plan, out, dict(each.split("=", 1) for each in given.set))
+        jobs = chosen(plan, given.only)
+        if given.list:
+            show(jobs)
+            return 0
+        held = lock(out)
+        day = Day(plan, jobs, out, again=given.again)
     except KeyError as missing:
         options.error(f"{given.plan} asks for --set {missing.args[0]}=…")
     except ValueError as problem:
         options.error(str(problem))
-    if given.only:
-        wanted = set(given.only.split(","))
-        jobs = [job for job in jobs if job.name in wanted]
-    if given.list:
-        for job in jobs:
-            needs = ",".join(sorted(job.needs))
-            print(COLUMNS.format(job.name, needs, "", f"{job.limit_s:.0f} s", job.command))
-        return 0
-    day = Day(jobs, given.out.absolute())
     for order in (signal.SIGINT, signal.SIGTERM):
         signal.signal(order, day.stop)
-    day.run()
-    return 0 if all(day.rows.get(job.name, {}).get("ended") == "done" for job in jobs) else 1
+    with held:
+        day.run()
+    return 0 if all(day.rows.get(job.name, {}).get("ended") == DONE for job in jobs) else 1
 
 
 if __name__ == "__main__":
