@@ -2,6 +2,7 @@
 
 import json
 import os
+import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -146,6 +147,24 @@ def test_ranks_meet_and_sum_in_the_real_script(tmp_path):
         title="rung", launch=launch, engine=engine_named("generic"), port=None, target=None, passed_log=PASSED
     )
     assert run_trial(LocalHost(), subject, tmp_path / "run", lambda assessment: None).judgement.serves
+
+
+@pytest.mark.parametrize("dead", [0, 1])
+def test_a_rank_that_dies_is_named_while_the_others_wait_for_it(tmp_path, dead):
+    (tmp_path / "torch").mkdir()
+    (tmp_path / "torch" / "__init__.py").write_text("")
+    (tmp_path / "torch" / "distributed.py").write_text(
+        "import os, time\n"
+        "def init_process_group(*_, **__):\n"
+        f"    os._exit(7) if os.environ['RANK'] == '{dead}' else time.sleep(50)\n"
+    )
+    script = tmp_path / "rung.py"
+    script.write_text(script_text("rung_all_reduce"))
+    told = {"SHAKEDOWN_RUNG": json.dumps({"ranks": 3, "device": "cpu"}), "PYTHONPATH": str(tmp_path)}
+    done = subprocess.run(
+        [sys.executable, str(script)], env={**os.environ, **told}, capture_output=True, text=True, timeout=30
+    )
+    assert f"RungFailed: rank {dead} ended with code 7" in done.stderr
 
 
 def test_ranks_are_what_the_layout_flags_multiply_to(tmp_path):

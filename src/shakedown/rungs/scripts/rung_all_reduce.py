@@ -53,7 +53,7 @@ def main():
     )
     with socket.create_server((address or "127.0.0.1", 0)) as probe:
         port = probe.getsockname()[1]
-    children = []
+    children = {}
     for number in range(RANKS):
         env = {
             **os.environ,
@@ -64,11 +64,22 @@ def main():
             "RANK": str(number),
             "LOCAL_RANK": str(number),
         }
-        children.append(subprocess.Popen([sys.executable, __file__, "rank"], env=env))
-    codes = [child.wait() for child in children]
-    if any(codes):
-        raise RungFailed(f"ranks ended with codes {codes}")
+        child = subprocess.Popen([sys.executable, __file__, "rank"], env=env)
+        children[child.pid] = (number, child)
+    see_them_end(children)
     passed("all-reduce", f"{RANKS} ranks")
+
+
+def see_them_end(children):
+    """In the order in which they end: the others would wait for a dead one until their patience is over."""
+    while children:
+        pid, status = os.wait()
+        number, _ = children.pop(pid)
+        code = os.waitstatus_to_exitcode(status)
+        if code:
+            for _, child in children.values():
+                child.kill()
+            raise RungFailed(f"rank {number} ended with code {code}")
 
 
 if sys.argv[1:] == ["rank"]:
