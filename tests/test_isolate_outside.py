@@ -16,7 +16,7 @@ from shakedown.engines.config_file import read_entries, write_out
 from shakedown.engines.overrides import with_overrides
 from shakedown.isolate.factors import apply, describe_changes, factors_of
 from shakedown.isolate.outside import Filled, Outside, config_changes, overridden
-from shakedown.jobs.outside import changed_model, model_folder, outside_of, override_config
+from shakedown.jobs.outside import changed_model, model_folder, outside_of, override_config, weight_bytes
 from shakedown.jobs.reading import Reading
 from shakedown.jobs.request import LaunchRequest
 
@@ -213,3 +213,10 @@ def test_a_launch_that_fails_by_what_was_cached_is_handed_back_with_an_empty_cac
     assert list(document["workaround"]["env"]) == ["VLLM_CACHE_ROOT"]
     assert "--enforce-eager" not in document["workaround"]["argv"]
     assert (cached / "artifact").read_text() == "compiled by another version"
+
+
+def test_weights_that_lie_there_twice_are_counted_once(tmp_path):
+    (tmp_path / "consolidated.safetensors").write_bytes(b"x" * 10)
+    assert weight_bytes(tmp_path) == 10
+    (tmp_path / "model-00001-of-00001.safetensors").write_bytes(b"x" * 10)
+    assert weight_bytes(tmp_path) == 10

@@ -171,3 +171,27 @@ def test_ranks_are_what_the_layout_flags_multiply_to(tmp_path):
     base, _ = base_for(tmp_path, "--tensor-parallel-size", "4", "--pipeline-parallel-size", "2")
     assert base.ranks == 8
     assert needs_of(base.command, 8000).speculation is None
+
+
+@pytest.mark.parametrize(
+    ("engine", "words", "here"),
+    [
+        ("vllm", "--tensor-parallel-size 4 --data-parallel-size 2", 8),
+        ("vllm", "--tensor-parallel-size 8 --pipeline-parallel-size 2 --nnodes 2", 8),
+        ("vllm", "--tensor-parallel-size 2 --data-parallel-size 8 --data-parallel-size-local 4", 8),
+        ("vllm", "--tensor-parallel-size 2 --data-parallel-size 8 --data-parallel-rank 3", 2),
+        ("vllm", "--tensor-parallel-size 16 --distributed-executor-backend ray", 0),
+        ("sglang", "--tp-size 16 --nnodes 2", 8),
+        ("sglang", "--tp-size 8 --dp-size 8 --enable-dp-attention", 8),
+    ],
+)
+def test_the_ranks_of_this_machine_are_those_that_its_gpus_must_hold(tmp_path, engine, words, here):
+    base, _ = base_for(tmp_path, *words.split(), engine=engine)
+    assert needs_of(base.command, 8000).ranks_here == here
+
+
+def test_weights_that_a_flag_makes_smaller_are_not_counted_as_stored(tmp_path):
+    base, _ = base_for(tmp_path)
+    assert needs_of(base.command, 8000).weights_as_stored
+    base, _ = base_for(tmp_path, "--quantization", "fp8")
+    assert not needs_of(base.command, 8000).weights_as_stored

@@ -245,6 +245,122 @@ def test_the_engines_own_sources_say_what_it_serves(tmp_path, architecture, know
     assert levels(found, "engine-eagle3") == states
 
 
+# --- the GPUs --------------------------------------------------------------------------------------------
+
+SMI = """
+import json, sys
+told = json.load(open(__file__ + ".json"))
+kind, _, names = sys.argv[-2].partition("=") if len(sys.argv) > 2 else ("", "", "")
+for row in told.get(kind, []):
+    print(", ".join(row.get(name, "[N/A]") for name in names.split(",")))
+"""
+H200_MIB, UUIDS = 143771, ("GPU-8d1c1f2a-0b3c", "GPU-8e55aa10-77d2")
+
+
+def look_at_gpus(folder: Path, told=None, *, used_mib=(4, 4), held_mib=(0, 0), gpu=None, **env):
+    """With a program in nvidia-smi's place that tells of two H200: what others hold of each is in `used`."""
+    gpus = [
+        {
+            "index": str(number),
+            "uuid": UUIDS[number],
+            "name": "NVIDIA H200",
+            "compute_cap": "9.0",
+            "memory.total": str(H200_MIB),
+            "memory.used": str(used_mib[number] + held_mib[number]),
+            "driver_version": "580.65.06",
+            "mig.mode.current": "Disabled",
+            **(gpu or {}),
+        }
+        for number in range(2)
+    ]
+    apps = [
+        {"gpu_uuid": UUIDS[number], "pid": "999999999", "used_memory": str(held)}
+        for number, held in enumerate(held_mib)
+        if held
+    ]
+    (folder / "nvidia-smi").write_text(f"#!{sys.executable}{SMI}")
+    (folder / "nvidia-smi").chmod(0o755)
+    told_by_smi = {"--query-gpu": gpus, "--query-compute-apps": apps}
+    (folder / "nvidia-smi.json").write_text(json.dumps(told_by_smi))
+    return look("gpus", told, PATH=f"{folder}:{os.environ['PATH']}", **env)
+
+
+@pytest.mark.parametrize(
+    ("visible", "level", "seen"),
+    [
+        ("0", None, ["GPU 0"]),
+        ("1", None, ["GPU 1"]),
+        (UUIDS[1], None, ["GPU 1"]),
+        ("GPU-8e", None, ["GPU 1"]),  # CUDA takes any beginning that is one GPU's alone
+        ("GPU-8", CheckLevel.ERROR, []),
+        ("2", CheckLevel.ERROR, []),
+        ("", CheckLevel.ERROR, []),
+        ("MIG-2f0a1b5c-1d", CheckLevel.UNKNOWN, []),
+    ],
+)
+def test_the_visible_gpus_are_found_as_cuda_finds_them(tmp_path, visible, level, seen):
+    found = look_at_gpus(tmp_path, CUDA_VISIBLE_DEVICES=visible)
+    assert levels(found, "gpu-visible") == ({level} if level else set())
+    assert [each.evidence[:5] for each in found if each.rule == "gpu-memory"] == seen
+
+
+@pytest.mark.parametrize(
+    ("told", "held_mib", "level"),
+    [
+        ({"engine": "sglang", "memory_fraction": 0.88}, 40_000, None),  # of what is free at its start
+        ({"engine": "vllm", "memory_fraction": 0.88}, 40_000, CheckLevel.ERROR),  # of all of it
+        ({"engine": "vllm", "memory_fraction": 0.5}, 40_000, None),
+        ({"engine": "vllm"}, 40_000, CheckLevel.ERROR),  # its default
+        ({"engine": "vllm"}, 0, CheckLevel.OK),
+        ({"engine": "sglang", "memory_fraction": 0.5, "weight_bytes": 80 << 30}, 0, CheckLevel.ERROR),
+        ({"engine": "sglang", "memory_fraction": 0.9, "weight_bytes": 80 << 30}, 0, CheckLevel.OK),
+        ({"engine": "sglang", "memory_fraction": 0.9, "weight_bytes": 80 << 30}, 70_000, CheckLevel.ERROR),
+        ({"engine": "vllm", "memory_fraction": 0.5, "weight_bytes": 80 << 30}, 0, CheckLevel.ERROR),
+        ({"weight_bytes": 120 << 30}, 0, CheckLevel.WARNING),  # they fit, and hardly anything else
+        ({"weight_bytes": 150 << 30}, 0, CheckLevel.ERROR),
+        ({"weight_bytes": 150 << 30, "weights_as_stored": False}, 0, CheckLevel.WARNING),
+        ({"weight_bytes": 150 << 30, "ranks": 2, "ranks_here": 2}, 0, CheckLevel.OK),
+    ],
+)
+def test_memory_is_held_against_what_the_engine_takes_of_it(tmp_path, told, held_mib, level):
+    found = look_at_gpus(tmp_path, {"device": "cuda", **told}, held_mib=(held_mib, 0))
+    assert levels(found, "gpu-memory") == ({level} if level else set())
+    assert (levels(found, "gpu-shared") == {CheckLevel.NOTE}) is (level is None)
+
+
+@pytest.mark.parametrize(
+    ("unknown", "why"),
+    [
+        ({"memory.total": "[N/A]", "memory.used": "[N/A]"}, "nvidia-smi does not know"),  # it is the host's
+        ({"mig.mode.current": "Enabled"}, "slices"),
+    ],
+)
+def test_memory_that_is_not_told_is_not_judged(tmp_path, unknown, why):
+    (found,) = (each for each in look_at_gpus(tmp_path, gpu=unknown) if each.rule == "gpu-memory")
+    assert found.level is CheckLevel.UNKNOWN
+    assert why in found.evidence
+
+
+def test_sglang_wants_its_gpus_equally_free(tmp_path):
+    told = {"engine": "sglang", "ranks": 2, "ranks_here": 2, "tensor_ranks": 2}
+    assert levels(look_at_gpus(tmp_path, told, held_mib=(40_000, 0)), "gpu-balance") == {CheckLevel.ERROR}
+    assert not levels(look_at_gpus(tmp_path, told, held_mib=(4_000, 0)), "gpu-balance")
+    assert not levels(look_at_gpus(tmp_path, told | {"engine": "vllm"}, held_mib=(9, 0)), "gpu-balance")
+    off = {"SGLANG_ENABLE_TP_MEMORY_INBALANCE_CHECK": "0"}
+    assert not levels(look_at_gpus(tmp_path, told, held_mib=(40_000, 0), **off), "gpu-balance")
+
+
+def test_only_the_gpus_on_which_ranks_will_be_are_counted_and_judged(tmp_path):
+    busy = {"held_mib": (143_000, 0)}
+    second = look_at_gpus(tmp_path, {"first_gpu": 1, "weight_bytes": 80 << 30}, **busy)
+    assert levels(second, "gpu-memory") == {CheckLevel.OK}
+    many = look_at_gpus(tmp_path, {"ranks": 4, "ranks_here": 4})
+    assert levels(many, "gpu-count") == {CheckLevel.ERROR}
+    assert not levels(look_at_gpus(tmp_path, {"ranks": 4, "ranks_here": 2}), "gpu-count")
+    by_ray = look_at_gpus(tmp_path, {"ranks": 4, "ranks_here": 0}, **busy)
+    assert levels(by_ray, "gpu-memory") == {CheckLevel.UNKNOWN}
+
+
 # --- GPU code --------------------------------------------------------------------------------------------
 
 PTX, CUBIN, EXACT, FAMILY = 1, 2, 0x100000, 0x200000

@@ -13,6 +13,11 @@ from typing import Any
 from shakedown.core import Command
 
 MEMORY_FLAGS = ("--gpu-memory-utilization", "--mem-fraction-static")
+SMALLER_WEIGHTS = (  # than on disk: quantised while they load, kept in host memory, or of fewer layers
+    *("--quantization", "--torchao-config", "--cpu-offload-gb", "--offload-group-size"),
+    *("--hf-overrides", "--json-model-override-args"),
+)
+PLACED_BY = ("--distributed-executor-backend", "--data-parallel-backend")
 VLLM_SPECULATION = ("--speculative-config", "--spec-config")
 SGLANG_ABOVE = 10_000  # SGLang 0.5.14 listens so many ports above its own: over 55535 it dies at start
 
@@ -32,26 +37,48 @@ class Speculation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Needs:
-    """`memory_fraction`: of each GPU, 0.0 where the launch does not say."""
+    """`memory_fraction`: of each GPU, 0.0 where the launch does not say. `ranks_here`: on this machine, 0
+    where that is not known; they begin at `first_gpu`, `gpu_step` apart. `weights_as_stored`: no flag says
+    that they take less memory than they do on disk."""
 
     ranks: int
+    ranks_here: int
+    tensor_ranks: int
+    first_gpu: int
+    gpu_step: int
     memory_fraction: float
+    weights_as_stored: bool
     ports: tuple[tuple[str, int], ...]
     speculation: Speculation | None
 
 
 def needs_of(command: Command, port: int | None) -> Needs:
     layout = command.engine.layout
-    sizes = (
-        [_number(command.value(flag)) for flag in (*layout.splits, layout.replicas) if flag] if layout else []
-    )
+    splits = [_number(command.value(flag)) or 1 for flag in layout.splits] if layout else [1]
+    replicas = (_number(command.value(layout.replicas)) if layout and layout.replicas else None) or 1
     fraction = command.value(*MEMORY_FLAGS) or ""
     return Needs(
-        ranks=int(prod(size or 1 for size in sizes)),
+        ranks=prod(splits) * replicas,
+        ranks_here=_ranks_here(command, prod(splits), replicas),
+        tensor_ranks=splits[-1],
+        first_gpu=_number(command.value("--base-gpu-id")) or 0,
+        gpu_step=_number(command.value("--gpu-id-step")) or 1,
         memory_fraction=float(fraction) if _is_fraction(fraction) else 0.0,
+        weights_as_stored=command.value(*SMALLER_WEIGHTS) is None,
         ports=_ports(command, port),
         speculation=speculation_of(command),
     )
+
+
+def _ranks_here(command: Command, ranks: int, replicas: int) -> int:
+    """0 where Ray places them. `ranks`: of one replica."""
+    if command.value("--use-ray") is not None or "ray" in map(command.value, PLACED_BY):
+        return 0
+    if command.value("--data-parallel-rank") is not None:  # this process is one of the replicas
+        return ranks
+    local = _number(command.value("--data-parallel-size-local"))
+    nodes = _number(command.value(command.engine.layout.nodes)) if command.engine.layout else 1
+    return ranks * local if local else max(1, ranks * replicas // (nodes or 1))
 
 
 def speculation_of(command: Command) -> Speculation | None:

@@ -57,7 +57,9 @@ def model_folder(command: Command, machine: Machine = HERE) -> Path | None:
 
 
 def weight_bytes(folder: Path, machine: Machine = HERE) -> int:
-    return machine.ask(files.size_of, folder, "*.safetensors")
+    """Some folders hold the weights twice, as `consolidated.safetensors` beside the files that are loaded."""
+    loaded = machine.ask(files.size_of, folder, "model*.safetensors")
+    return loaded or machine.ask(files.size_of, folder, "*.safetensors")
 
 
 def read_config(folder: Path, machine: Machine = HERE) -> Mapping[str, Any]:

@@ -2,9 +2,12 @@
 
 import subprocess
 
-GIB = 1 << 30
 OVERHEAD = 1.2  # CUDA contexts, graphs and activations beside the weights: a fifth at least, as a rule
-ASK = "index,uuid,name,compute_cap,memory.total,memory.used,driver_version"
+NUMBERS = "--format=csv,noheader,nounits"
+PLACES = (("ranks_here", 1), ("first_gpu", 0), ("gpu_step", 1))
+VLLM_FRACTION = 0.9  # of a GPU, unless told otherwise: 0.92 in vLLM 0.32, and never less than this before
+IMBALANCE = "TP_MEMORY_INBALANCE_CHECK"
+ASK = "index,uuid,name,compute_cap,memory.total,memory.used,driver_version,mig.mode.current"
 
 
 def smi(*arguments, deadline_s=15):
@@ -43,26 +46,31 @@ def smi(*arguments, deadline_s=15):
 
 
 def mine(rows):
-    """The rows that CUDA_VISIBLE_DEVICES leaves to this launch, in its order."""
+    """The rows that CUDA_VISIBLE_DEVICES leaves to this launch, in its order; none where it names slices."""
     asked = os.environ.get("CUDA_VISIBLE_DEVICES")
     if asked is None:
         return rows
-    by = {row[0]: row for row in rows}
-    by.update({row[1]: row for row in rows})
     names = [name.strip() for name in asked.split(",") if name.strip()]
-    unknown = [name for name in names if name not in by]
-    if unknown or not names:
+    if any(name.startswith("MIG-") for name in names):
+        not_seen("gpu-visible", f"CUDA_VISIBLE_DEVICES names slices of GPUs (MIG): {asked}")
+        return []
+    seen = [row_of(name, rows) for name in names]
+    if None in seen or not names:
         found(
             "gpu-visible",
             "error",
-            "CUDA_VISIBLE_DEVICES hides every GPU"
-            if not names
-            else "CUDA_VISIBLE_DEVICES names a GPU that is not there",
+            "CUDA_VISIBLE_DEVICES " + ("names a GPU that is not there" if names else "hides every GPU"),
             "{!r}; there are {}".format(asked, ", ".join(r[0] for r in rows)),
             "the engine finds no device, or fewer than its ranks",
             "correct it",
         )
-    return [by[name] for name in names if name in by]
+    return [row for row in seen if row]
+
+
+def row_of(name, rows):
+    """By number or by UUID, of which CUDA takes any beginning that is one GPU's alone."""
+    fitting = [row for row in rows if name == row[0] or (name[:4] == "GPU-" and row[1].startswith(name))]
+    return fitting[0] if len(fitting) == 1 else None
 
 
 def torch_fits(driver):
@@ -102,42 +110,77 @@ def torch_fits(driver):
 
 
 def memory(rows):
-    """Each rank's share of the weights against what is free; other holders are named, never ended."""
+    """What is free for each rank against what the engine wants; other holders are named, never ended."""
     holders = {}
-    for uuid, pid, used in (
-        smi("--query-compute-apps=gpu_uuid,pid,used_memory", "--format=csv,noheader,nounits") or ()
-    ):
+    for uuid, pid, used in smi("--query-compute-apps=gpu_uuid,pid,used_memory", NUMBERS) or ():
         holders.setdefault(uuid, []).append((pid, used))
-    ranks = PARAMS.get("ranks", 1)
-    need = PARAMS.get("weight_bytes", 0) / max(1, ranks) * OVERHEAD
-    for index, uuid, name, _, total, used, _ in rows[:ranks]:
-        free = (float(total) - float(used)) * (1 << 20)
-        asked = PARAMS.get("memory_fraction", 0) * float(total) * (1 << 20)
+    ranks, begin, step = (PARAMS.get(name, default) for name, default in PLACES)
+    if not ranks:
+        not_seen("gpu-memory", "Ray places the ranks")
+    chosen = rows[begin::step][:ranks]
+    frees = {}
+    for index, uuid, name, _, total, used, _, mig in chosen:
         told = f"GPU {index} ({name}): {used} of {total} MiB used"
+        if mig == "Enabled" or not (total.isdecimal() and used.isdecimal()):
+            why = "it is cut into slices (MIG)" if mig == "Enabled" else "nvidia-smi does not know"
+            not_seen("gpu-memory", f"{told}; {why}")
+            continue
+        frees[index] = (int(total) - int(used)) << 20
         others = "; ".join(who(*each) for each in holders.get(uuid, ()))
-        if free < max(need, asked):
-            found(
-                "gpu-memory",
-                "error",
-                f"GPU {index} has not the memory for this launch",
-                "{}, {} needed{}".format(
-                    told, size_words(max(need, asked)), "; held by " + others if others else ""
-                ),
-                "out of memory while it loads",
-                "choose another GPU, or ask who holds it",
-            )
-        elif others:
-            found("gpu-shared", "note", f"others use GPU {index}", others, "their load slows this launch")
-        else:
-            looked("gpu-memory", told)
-    if ranks > len(rows):
+        judge_memory(index, told, int(total) << 20, frees[index], others)
+    judge_balance(frees)
+    if ranks > len(chosen):
         found(
             "gpu-count",
             "error",
             "fewer GPUs than ranks",
-            f"{len(rows)} GPUs, {ranks} ranks",
+            f"{len(chosen)} GPUs, {ranks} ranks",
             "the engine stops, or waits for ranks that cannot start",
             "lower the parallel sizes",
+        )
+
+
+def judge_memory(index, told, total, free, others):
+    """vLLM takes its fraction of the whole GPU and must find it free, SGLang of what is free at its start."""
+    share = PARAMS.get("weight_bytes", 0) / max(1, PARAMS.get("ranks", 1))
+    fraction, vllm = PARAMS.get("memory_fraction", 0), PARAMS.get("engine") == "vllm"
+    budget = (fraction or VLLM_FRACTION) * total if vllm else (fraction or 1) * free
+    level, need, why = "", share, f"for its share of the weights, and it may fill {size_words(budget)}"
+    if budget > free:
+        level, need, why = "error", budget, f"as vLLM takes {budget / total:g} of the whole GPU"
+    elif share > budget:
+        level = "error" if PARAMS.get("weights_as_stored", True) else "warning"
+    elif share * OVERHEAD > free:
+        level, need, why = "warning", share * OVERHEAD, "for its share of the weights and what lies beside"
+    if level:
+        held = "; held by " + others if others else ""
+        found(
+            "gpu-memory",
+            level,
+            f"GPU {index} has not the memory for this launch",
+            f"{told}, {size_words(need)} needed {why}{held}",
+            "out of memory while it loads",
+            "choose another GPU, ask who holds it, or change the fraction of memory that it may fill",
+        )
+    elif others:
+        found("gpu-shared", "note", f"others use GPU {index}", others, "their load slows this launch")
+    else:
+        looked("gpu-memory", told)
+
+
+def judge_balance(frees):
+    """SGLang 0.5.14 refuses ranks of which one finds a tenth less free than another."""
+    if PARAMS.get("engine") != "sglang" or PARAMS.get("tensor_ranks", 1) < 2 or len(frees) < 2:
+        return
+    least, most = min(frees, key=frees.get), max(frees, key=frees.get)
+    if frees[least] < 0.9 * frees[most] and not any(IMBALANCE in name for name in os.environ):
+        found(
+            "gpu-balance",
+            "error",
+            "these GPUs are not equally free",
+            f"{size_words(frees[least])} on GPU {least}, {size_words(frees[most])} on GPU {most}",
+            "SGLang stops: the memory capacity is unbalanced",
+            f"choose other GPUs, or SGLANG_ENABLE_{IMBALANCE}=0",
         )
 
 
@@ -192,14 +235,15 @@ def paths(rows):
 
 
 def main():
-    rows = smi("--query-gpu=" + ASK, "--format=csv,noheader,nounits")
+    rows = smi("--query-gpu=" + ASK, NUMBERS)
     if rows is None:
         if not os.path.exists("/dev/nvidiactl"):
             not_seen("gpu", "no NVIDIA driver here")
         return
-    rows = mine(rows)
     if rows:
         torch_fits(rows[0][6])
+    rows = mine(rows)
+    if rows:
         memory(rows)
         paths(rows)
 
