@@ -6,8 +6,8 @@
 check: `shakedown check --json` of each engine's launch with EAGLE-3, then again with a library on its path
 that has code for sm_120 only. ladder: every rung that is a script, as `isolate` runs it, both engines side
 by side, over as many ranks as there are GPUs (two at most). costs: launches of SGLang as given and as
-stand-ins, four at once. Rows go to results/gpu_check.json (or --out) as they come; --keep is where logs are
-put. `--cpu` tries it without a GPU.
+stand-ins, side by side, but one of the large model at a time on a GPU. Rows go to results/gpu_check.json
+(or --out) as they come; --keep is where logs are put. `--cpu` tries it without a GPU.
 """
 
 from __future__ import annotations
@@ -23,13 +23,11 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fault_rows import filled
-from gpu_isolate import NOT_OURS, gpu_count, keep_files
-from gpu_isolate_rows import EAGLE3, ON_CPU, ON_GPU, TRITON, VARIABLES, VLLM_ON_GPU
+from gpu_check_tasks import LARGE_GIB, Task, lanes_of, tasks_of
+from gpu_isolate import keep_files
 from gpu_plants import hollow_model, planted_library, write_host
 from isolate_engines import versions
 
@@ -47,7 +45,7 @@ from shakedown.ledger import Kind, Ledger
 RESULTS = Path(__file__).parent / "results" / "gpu_check.json"
 CHECK_S = 90.0
 STARTED: list[subprocess.Popen[str]] = []  # what an interrupt is passed on to
-FIRST_PORT, PORTS_EACH = 10200, 950
+STARTING, OVER = threading.Lock(), threading.Event()  # nothing more is started once it is over
 
 
 class Talk:
@@ -58,69 +56,6 @@ class Talk:
 
     def progress(self, progress: Progress) -> None:
         """Each launch's own log has it."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Task:
-    """One launch to look at: its words, its variables, the folder of its host's preparation."""
-
-    name: str
-    engine: str
-    command: tuple[str, ...]
-    number: int
-    gpus: str
-    host: str
-    model: Path
-
-    @property
-    def kind(self) -> str:
-        return self.name.split("-")[0]
-
-    def words(self, given: argparse.Namespace, more: str = "") -> tuple[str, ...]:
-        python = given.vllm if self.engine == "vllm" else given.sglang
-        names = {"python": str(python), "model": str(self.model), "head": str(given.head)}
-        names["port"] = str(FIRST_PORT + PORTS_EACH * self.number)
-        path = f"PYTHONPATH={self.host}{os.pathsep + more if more else ''}"
-        return ("env", path, *(filled(word, names) for word in self.command))
-
-    def env(self, given: argparse.Namespace, work: Path) -> dict[str, str]:
-        env = {name: value for name, value in os.environ.items() if not name.startswith(NOT_OURS)}
-        python = given.vllm if self.engine == "vllm" else given.sglang
-        env |= {"HF_HUB_OFFLINE": "1", "PATH": f"{python.parent}:{os.environ['PATH']}"}
-        env |= {} if given.cpu else {"CUDA_VISIBLE_DEVICES": self.gpus}
-        kind = "sglang on the CPU" if given.cpu else self.engine
-        return env | {name: filled(value, {"caches": str(work)}) for name, value in VARIABLES[kind].items()}
-
-
-def tasks_of(given: argparse.Namespace, work: Path) -> list[Task]:
-    """Every launch to look at; what lies in `work` is made by whoever starts them."""
-    usual = {"host": str(work / "host"), "model": given.model}
-    if given.cpu:
-        few = ("ladder-sglang", "check-sglang", "cost-small", "cost-small-stand-in")
-        told = {"engine": "sglang", "command": ON_CPU, "gpus": "", **usual}
-        return [Task(name=name, number=number, **told) for number, name in enumerate(few)]
-    count = max(1, min(2, gpu_count()))
-    both = ",".join(map(str, range(count)))
-    sglang, vllm, plain = (*ON_GPU, *TRITON, *EAGLE3), VLLM_ON_GPU, (*ON_GPU, *TRITON)
-    large = {"host": str(work / "host-large"), "model": work / "large"}
-    ranks = {"sglang": ("--tp-size", str(count)), "vllm": ("--tensor-parallel-size", str(count))}
-    launches = (
-        ("check-sglang", "sglang", sglang, "0", usual),
-        ("check-vllm", "vllm", vllm, "0", usual),
-        # Without a backend of its own: safe mode names one, and that is what the rung tries.
-        ("ladder-sglang", "sglang", (*ON_GPU, *EAGLE3, *ranks["sglang"]), both, usual),
-        ("ladder-vllm", "vllm", (*vllm, *ranks["vllm"]), both, usual),
-        ("cost-small", "sglang", sglang, "0", usual),
-        ("cost-small-stand-in", "sglang", sglang, str(count - 1), usual),
-        ("cost-large", "sglang", plain, "0", large),
-        ("cost-large-stand-in", "sglang", plain, str(count - 1), large),
-    )
-    here = {"sglang": given.sglang.exists(), "vllm": given.vllm.exists()}
-    return [
-        Task(name=name, engine=engine, command=command, number=number, gpus=gpus, **told)
-        for number, (name, engine, command, gpus, told) in enumerate(launches)
-        if here[engine]
-    ]
 
 
 def check(task: Task, given: argparse.Namespace, work: Path, more: str = "") -> dict[str, Any]:
@@ -207,12 +142,21 @@ def follow(
     for name in ("model", "head", "sglang", "vllm"):
         told += [f"--{name}", str(vars(given)[name])]
     told += ["--parts", given.parts, *(["--cpu"] if given.cpu else [])]
-    (work / task.name).mkdir(exist_ok=True)
-    with (work / task.name / "err").open("w") as err:
-        process = subprocess.Popen(
-            [sys.executable, *told], stdout=subprocess.PIPE, stderr=err, text=True, stdin=subprocess.DEVNULL
-        )
-    STARTED.append(process)
+    err = work / task.name / "err"
+    with STARTING:
+        if OVER.is_set() or time.monotonic() > until_s:
+            keep(task.name, {"name": "all", "seconds": 0, "code": None, "said": ["no time was left for it"]})
+            return
+        err.parent.mkdir(exist_ok=True)
+        with err.open("w") as log:
+            process = subprocess.Popen(
+                [sys.executable, *told],
+                stdout=subprocess.PIPE,
+                stderr=log,
+                text=True,
+                stdin=subprocess.DEVNULL,
+            )
+        STARTED.append(process)
     timer = threading.Timer(max(1.0, until_s - time.monotonic()), process.send_signal, (signal.SIGINT,))
     timer.start()
     began_s = time.monotonic()
@@ -222,7 +166,7 @@ def follow(
             keep(task.name, json.loads(line))
     code = process.wait()
     timer.cancel()
-    last = (work / task.name / "err").read_text().strip().splitlines()[-1:] if code else []
+    last = err.read_text().strip().splitlines()[-1:] if code else []
     keep(
         task.name,
         {"name": "all", "seconds": round(time.monotonic() - began_s, 1), "code": code, "said": last},
@@ -243,10 +187,14 @@ def run_all(given: argparse.Namespace, work: Path, tasks: list[Task], keep: Call
         if planted:
             keep(task.name, {"name": "with an sm_120-only library", **check(task, given, work, planted)})
 
+    def each(does: Callable[[Task], None], lane: list[Task]) -> None:
+        for task in lane:
+            does(task)
+
     for part in given.parts.split(","):
-        chosen = [task for task in tasks if task.kind == part.rstrip("s")]
+        lanes = lanes_of([task for task in tasks if task.kind == part.rstrip("s")])
         does = look if part == "check" else lambda task: follow(task, given, work, until_s, keep)
-        threads = [threading.Thread(target=does, args=(task,)) for task in chosen]
+        threads = [threading.Thread(target=each, args=(does, lane)) for lane in lanes]
         for thread in threads:
             thread.start()
         for thread in threads:
@@ -301,13 +249,15 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="gpu-check-", ignore_cleanup_errors=True) as place:
         work = Path(place)
         write_host(work / "host")
-        write_host(work / "host-large", slice_gib=96)
+        write_host(work / "host-large", slice_gib=LARGE_GIB)
         if "costs" in given.parts and not given.cpu:
             hollow_model(given.model, work / "large")
         try:
             run_all(given, work, tasks_of(given, work), keep)
         except KeyboardInterrupt:
             signal.signal(signal.SIGTERM, signal.SIG_IGN)  # `timeout` says it twice
+            with STARTING:
+                OVER.set()
             for process in STARTED:
                 if process.poll() is None:
                     process.send_signal(signal.SIGINT)
