@@ -52,7 +52,9 @@ RESULTS = Path(__file__).parent / "results"
 BY_HEART_TOKENS, STEPS = 40, 60
 QUESTIONS, TOKENS = 24, 128  # with a drafter that was trained
 NO_ANSWER = "no answer"
-FIRST_PORT, PORTS_APART = {"vllm": 21100, "sglang": 23100}, 200  # both engines may be looked at together
+# Both engines may be looked at together, and beside gpu_isolate.py: none is a port of its servers, or one
+# 10,000 above, which SGLang takes as well.
+FIRST_PORT, PORTS_APART = {"vllm": 21120, "sglang": 23120}, 200
 COLUMNS = "{:28} {:14} {:14} {:40} {:>8} {:>8} {:>6}  {}"
 
 

@@ -123,10 +123,14 @@ SGLANG_GPU_ROWS = (
 
 
 def sglang_gpu_argv(python: Path, model: Path, port: int) -> list[str]:
-    """With so few tokens of cache that servers beside each other leave each other enough of the GPU."""
+    """With so few tokens of cache that servers beside each other leave each other enough of the GPU.
+
+    The fraction limits nothing then. What it leaves of the GPU must be free once the weights are there, and
+    to neighbours that start meanwhile a small one left too little: SGLang ended.
+    """
     start = [str(python), "-m", "sglang.launch_server", "--model-path", str(model)]
     kernels = ["--attention-backend", "triton", "--sampling-backend", "pytorch", "--grammar-backend", "none"]
-    small = ["--mem-fraction-static", "0.3", "--max-total-tokens", "16384", "--max-running-requests", "8"]
+    small = ["--mem-fraction-static", "0.9", "--max-total-tokens", "16384", "--max-running-requests", "8"]
     ports = ["--host", "127.0.0.1", "--port", str(port), "--nccl-port", str(port + 100)]
     return [*start, *kernels, *small, "--cuda-graph-max-bs", "8", *ports]
 
