@@ -174,6 +174,19 @@ limit_s = 60
     assert left is None or left.state == "Z"
 
 
+def test_a_day_in_a_shells_background_where_interrupts_are_ignored_interrupts_its_jobs(tmp_path: Path):
+    plan, out = tmp_path / "plan.toml", tmp_path / "out"
+    plan.write_text("""
+[[job]]
+name = "hangs"
+command = "sleep 1000"
+limit_s = 1
+""")
+    background = ["bash", "-c", 'setsid nohup "$@" > /dev/null 2>&1 & wait', "-", *argv(plan, out)]
+    subprocess.run(background, timeout=50, check=False)
+    assert (rows_of(out)["hangs"]["ended"], rows_of(out)["hangs"]["code"]) == ("cut", -signal.SIGINT)
+
+
 def test_a_day_that_is_interrupted_runs_what_it_interrupted_when_it_goes_on(killed: Path):
     plan = killed.parent / "plan.toml"
     goes_on = subprocess.Popen(argv(plan, killed), stdout=subprocess.PIPE, text=True)

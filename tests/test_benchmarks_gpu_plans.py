@@ -40,7 +40,8 @@ case "$*" in
 esac
 folder=FOLDER
 printf 'begin %s\n' $job >> $folder/events
-printf '%s\n' "CUDA_VISIBLE_DEVICES=$CUDA_VISIBLE_DEVICES" "PYTHONPATH=$PYTHONPATH" "$@" > $folder/told-$job
+printf '%s\n' "CUDA_VISIBLE_DEVICES=$CUDA_VISIBLE_DEVICES" "PYTHONPATH=$PYTHONPATH" \
+    "NCCL_NVLS_ENABLE=$NCCL_NVLS_ENABLE" "$@" > $folder/told-$job
 if [ $job = chain ]; then
     [ ! -e $folder/broken ] || exit 1
     mkdir -p built/work/synth-0a/train built/work/synth-0a/questions built/work/extract-0b
@@ -122,6 +123,8 @@ def test_on_two_gpus_the_drafter_grows_on_the_chains_own_states_and_what_is_meas
         assert growth[growth.index(option) + 1] == str(built / made)
     assert growth[0] == "CUDA_VISIBLE_DEVICES=1"
     assert f"PYTHONPATH={tmp_path / 'rivals'}:/ours" in day.told("training")
+    for job in ("ddp", "parity-vllm-tp2", "parity-sglang-tp2"):
+        assert "NCCL_NVLS_ENABLE=0" in day.told(job)
     recipe = tomllib.loads((day.out / "chain" / "recipe.toml").read_text())
     served = (
         f"{tmp_path / 'stand-in'} -m vllm.entrypoints.cli.main serve {{target}} --api-server-count 3 --host"
