@@ -53,25 +53,27 @@ class Reading:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tally:
-    """All looks at one configuration. `above` are passes of larger ones, which hold for this one too."""
+    """All looks at one configuration. `above` are passes of larger ones, which hold for this one too.
+    `trial_ids` are those that showed something; where none did, all."""
 
     fails: int = 0
     serves: int = 0
     others: int = 0
-    unknown: int = 0
     above: int = 0
     trial_ids: tuple[str, ...] = ()
 
     @property
     def untestable(self) -> bool:
-        return self.others + self.unknown > 0 and not self.fails and not self.serves
+        """It only ever failed in another way. What showed nothing is none of it."""
+        return self.others > 0 and not self.fails and not self.serves
 
 
 def read(steps: Sequence[Step], arena: Arena) -> tuple[Reading, ...]:
     """The steps that bear on the arena, in order.
 
     A pass of a set that reaches outside holds for its part inside (fewer factors do not fail where
-    more serve); a failure of such a set may be another cause's and is left out.
+    more serve); a failure of such a set may be another cause's and is left out. So is a launch that was
+    ended before it could show this failure: that was no look.
     """
     readings = []
     for step in steps:
@@ -80,6 +82,8 @@ def read(steps: Sequence[Step], arena: Arena) -> tuple[Reading, ...]:
             continue
         showing = classify(step.outcome.judgement, arena.target)
         inside = kept <= arena.universe
+        if showing is Showing.UNKNOWN and step.outcome.judgement.passed is not None:
+            continue
         if inside or showing is Showing.SERVES:
             readings.append(
                 Reading(
@@ -97,6 +101,7 @@ def read(steps: Sequence[Step], arena: Arena) -> tuple[Reading, ...]:
 def tally(readings: Sequence[Reading], kept: Names) -> Tally:
     own = [reading for reading in readings if reading.direct and reading.kept == kept]
     count = {showing: sum(reading.showing is showing for reading in own) for showing in Showing}
+    told = [reading for reading in own if reading.showing is not Showing.UNKNOWN]
     above = [
         reading
         for reading in readings
@@ -106,7 +111,6 @@ def tally(readings: Sequence[Reading], kept: Names) -> Tally:
         fails=count[Showing.FAILS],
         serves=count[Showing.SERVES],
         others=count[Showing.OTHER],
-        unknown=count[Showing.UNKNOWN],
         above=len(above),
-        trial_ids=tuple(reading.trial_id for reading in own),
+        trial_ids=tuple(reading.trial_id for reading in told or own),
     )

@@ -13,6 +13,7 @@ from shakedown.isolate.arena import Arena, Rates, Reading, Tally, tally
 from shakedown.isolate.closure import Names
 from shakedown.isolate.judge import Showing, decide
 
+OFTEN = 2  # looks that must show another failure before anything is concluded from it
 ALONE, ONE_LESS, WORKAROUND = "alone_fails", "one_less_passes", "workaround_serves"
 
 Decide = Callable[[Names, Tally], Showing]  # what the looks at a configuration settle; `UNKNOWN`: too few
@@ -44,9 +45,11 @@ class Evidence:
     def __init__(self, readings: Sequence[Reading], decided: Decide) -> None:
         self.readings = readings
         self._decided = decided
-        self._seen = {reading.kept for reading in readings if reading.direct}
-        self._alone = {reading.kept for reading in readings if reading.direct and reading.alone}
-        self._whole = {r.kept for r in readings if r.direct and r.whole and r.alone}
+        told = [r for r in readings if r.direct and r.showing is not Showing.UNKNOWN]
+        self._seen = {reading.kept for reading in told}
+        self._alone = {reading.kept for reading in told if reading.alone}
+        self._whole = {reading.kept for reading in told if reading.whole and reading.alone}
+        self._last = {reading.kept: reading.showing for reading in readings if reading.direct}
         self._shown: dict[Names, Showing] = {}
 
     def tally(self, kept: Names) -> Tally:
@@ -73,21 +76,35 @@ class Evidence:
         """Whether a configuration was launched with nothing beside it."""
         return kept in self._alone
 
+    def blank(self, kept: Names) -> bool:
+        """Whether the last look at a configuration, which had been repeated, showed nothing."""
+        return self._last.get(kept) is Showing.UNKNOWN
+
     def hopeless(self, kept: Names) -> bool:
-        """Whether another look can tell nothing, as it fails in another way."""
-        return self.shows(kept) is Showing.OTHER
+        """Whether another look can tell nothing, as it fails in another way or shows nothing."""
+        return self.blank(kept) or self.shows(kept) is Showing.OTHER
 
     def state(self, demand: Demand) -> bool | None:
         """Met, not met, or open. Looks with other launches beside them prove nothing."""
         showing = self.shows(demand.kept, whole=demand.check == WORKAROUND)
         if showing is Showing.UNKNOWN or not self.was_alone(demand.kept):
             return None
-        if showing is Showing.OTHER:  # one member less: this failure is gone, and what it shows is said
-            return demand.check == ONE_LESS
+        if showing is Showing.OTHER:
+            return self._gone(demand.kept) if demand.check == ONE_LESS else False
         return showing is demand.wants
+
+    def _gone(self, kept: Names) -> bool | None:
+        """One member less: this failure is gone, and what it shows is said. By chance it shows that once."""
+        return True if self.tally(kept).others >= OFTEN else None
+
+    def stays_open(self, demand: Demand) -> bool:
+        """Whether it is neither met nor not, and no look will tell."""
+        return self.blank(demand.kept) and self.state(demand) is None
 
     def lacks(self, demand: Demand) -> bool:
         """Whether a look could still meet it: also where a flake has settled it against a likely guess."""
+        if self.blank(demand.kept):
+            return False
         state = self.state(demand)
         return state is None or (state is False and self.shows(demand.kept) is not Showing.OTHER)
 
@@ -159,12 +176,12 @@ def _one_less(arena: Arena, members: Names, member: str, evidence: Evidence, rem
     less it, which shows as much (where more factors serve, fewer do not fail) and may be launched anyway.
 
     What a single factor needs may be kept without it, so there it is always the latter, unless something
-    else makes that one fail.
+    else makes that one fail, or it shows nothing.
     """
     less, whole = arena.one_less(members, member), arena.removed({member})
     if len(members) == 1 and less == arena.floor and evidence.was_alone(less):
         return less
-    if evidence.shows(whole) in (Showing.FAILS, Showing.OTHER) or evidence.tally(whole).fails:
+    if _is_no_remedy(whole, evidence) or evidence.tally(whole).fails:
         return less
     if len(members) == 1:
         return whole
@@ -186,8 +203,13 @@ def remedies(
     tries = [frozenset(members[min(step, len(members) - 1)] for members in singles) for step in range(widest)]
     tries.append(frozenset().union(*sets))
     unique = list(dict.fromkeys(tries))
-    bad = (Showing.FAILS, Showing.OTHER)
-    return tuple(sorted(unique, key=lambda removed: evidence.shows(arena.removed(removed)) in bad))
+    return tuple(sorted(unique, key=lambda removed: _is_no_remedy(arena.removed(removed), evidence)))
+
+
+def _is_no_remedy(kept: Names, evidence: Evidence) -> bool:
+    """Whether a command was seen to fail, or not to show anything."""
+    showing = evidence.shows(kept)
+    return showing in (Showing.FAILS, Showing.OTHER) or (showing is Showing.UNKNOWN and evidence.blank(kept))
 
 
 def _price(arena: Arena, factors: Mapping[str, Factor], name: str) -> tuple[bool, bool, int, str]:

@@ -19,7 +19,6 @@ from shakedown.core import (
     Judgement,
     Match,
     Oracle,
-    Purpose,
     Step,
     Workaround,
 )
@@ -41,6 +40,7 @@ from shakedown.isolate.search import Finding, Search
 from shakedown.isolate.tell import base_hypotheses, shown, suspect_hypothesis
 
 MOST_SUSPECTS = 8
+NOT_WHOLE = "a launch that would prove it shows nothing, each time"
 MOST_MEMBERS = 3  # of a launch with more factors, all of them are never the answer unless proven
 
 
@@ -87,11 +87,12 @@ def isolate(
 
 def conclude_search(search: Search, ended: Ended) -> Conclusion:
     causes = _causes(search)
-    if ended is Ended.PROVEN and not all(cause.proven for cause in causes):
-        ended = Ended.NOT_PROVEN
-    proven = frozenset[str]().union(*(finding.members for finding in search.findings))
+    note = search.note
     assert ended is not Ended.PROVEN or causes, "proven, but nothing to blame"
-    cleared, not_cleared = _cleared(search, proven)
+    if ended is Ended.PROVEN and not all(cause.proven for cause in causes):
+        ended, note = Ended.NOT_PROVEN, note or NOT_WHOLE
+    blamed = frozenset[str]().union(*(finding.members for finding in search.findings))
+    cleared, not_cleared = _cleared(search, blamed)
     probabilities = [f.probability for f in search.findings if f.probability is not None]
     return Conclusion(
         ended=ended,
@@ -102,9 +103,9 @@ def conclude_search(search: Search, ended: Ended) -> Conclusion:
         not_cleared=not_cleared,
         other_failures=_other_failures(search),
         probability=min(probabilities) if probabilities else None,
-        hypotheses=_hypotheses(search, proven),
+        hypotheses=_hypotheses(search, causes),
         steps=tuple(search.book.steps),
-        note=search.note,
+        note=note,
     )
 
 
@@ -130,7 +131,7 @@ def _cause(search: Search, finding: Finding) -> Cause:
     instead = {
         step.outcome.trial_id: f"{step.outcome.trial_id}: {shown(step.outcome.judgement)}"
         for step in steps
-        if classify(step.outcome.judgement, arena.target) is Showing.OTHER
+        if classify(step.outcome.judgement, arena.target) in (Showing.OTHER, Showing.UNKNOWN)
         or compare(step.outcome.judgement.signature, arena.target) is Match.COMPATIBLE
         or step.outcome.judgement.passed is not None
     }
@@ -160,20 +161,19 @@ def _workaround(search: Search) -> Workaround | None:
 
 
 def _workaround_check(search: Search) -> Check:
-    """The last word on the user's own command, less the members of all causes."""
-    tried = [step for step in search.book.steps if step.experiment.purpose is Purpose.WORKAROUND]
-    if search.serves is not None:
-        ids = [
-            step.outcome.trial_id
-            for step in search.book.steps
-            if step.experiment.kept == search.serves and step.experiment.substitutes == search.substitutes
-        ]
-        return Check(value=True, trial_ids=tuple(ids))
-    if not tried:
+    """The last word on the user's own command, less the members of all causes: whether it serves, or fails
+    again and again."""
+    if search.removal is None:
         return Check(value=None)
-    last = tried[-1].outcome
-    value = None if shows_nothing(last) or last.judgement.serves else False
-    return Check(value=value, trial_ids=(last.trial_id,), note=shown(last.judgement))
+    kept = search.removal.kept if search.serves is None else search.serves
+    looks = search.book.looks(kept, search.substitutes)
+    told = [look for look in looks if look.judgement.passed is None and not shows_nothing(look)]
+    bad = [look for look in told if not look.judgement.serves]
+    refused = search.removal.left is not None and bad == told
+    value = True if search.serves is not None else False if refused else None
+    cited = told or looks
+    odd = [f"{it.trial_id}: {shown(it.judgement)}" for it in cited if not it.judgement.serves]
+    return Check(value=value, trial_ids=tuple(it.trial_id for it in cited), note="; ".join(odd))
 
 
 def _cleared(search: Search, blamed: Names) -> tuple[tuple[str, ...], tuple[str, ...]]:
@@ -226,16 +226,23 @@ def _other_failures(search: Search) -> tuple[tuple[str, str], ...]:
     )
 
 
-def _hypotheses(search: Search, proven: Names) -> tuple[Hypothesis, ...]:
+def _hypotheses(search: Search, causes: Sequence[Cause]) -> tuple[Hypothesis, ...]:
     if search.arena is None or search.failing is None:
         return ()
     steps = search.book.steps
     found = base_hypotheses(steps, search.failing.signature)
     told: set[Names] = set()
+    proven = {frozenset(cause.factors) for cause in causes if cause.proven}
     for finding in search.findings:
         told.add(finding.members)
         found.append(
-            suspect_hypothesis(finding.members, steps, finding.arena, True, finding.probability or 1.0)
+            suspect_hypothesis(
+                finding.members,
+                steps,
+                finding.arena,
+                finding.members in proven,
+                finding.probability or 1.0,
+            )
         )
     for guess in search.belief.guesses(5) if search.belief else ():
         if len(guess.sets) == 1 and guess.sets[0] not in told:

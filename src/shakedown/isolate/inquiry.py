@@ -12,7 +12,7 @@ from shakedown.isolate.arena import Arena, Rates, read
 from shakedown.isolate.certify import Evidence, by_wald
 from shakedown.isolate.closure import Names
 from shakedown.isolate.judge import SURE, Showing, classify, decide
-from shakedown.isolate.notebook import Notebook, Substitutes
+from shakedown.isolate.notebook import Notebook, Substitutes, shows_nothing
 from shakedown.isolate.tell import conclude
 
 if TYPE_CHECKING:
@@ -63,29 +63,25 @@ class Inquiry:
     def settle(
         self, arena: Arena, kept: Names, purpose: Purpose, reason: str, substitutes: Substitutes = ()
     ) -> Showing:
-        """What a configuration shows, by Wald's test: as many looks as the flake rate asks for."""
+        """What a configuration shows, by Wald's test: as many looks as the flake rate asks for; `UNKNOWN`
+        where a look, repeated, shows nothing."""
         for _ in range(MOST_LOOKS):
             showing = self._settled(arena, kept, substitutes, whole=purpose is Purpose.WORKAROUND)
-            if showing is not Showing.UNKNOWN:
+            own = self.book.looks(kept, substitutes)
+            if showing is not Showing.UNKNOWN or (own and shows_nothing(own[-1])):
                 return showing
             self.look(arena, kept, purpose, reason, again=True, substitutes=substitutes)
-        failed = Showing.FAILS in self._own(arena, kept, substitutes)
+        failed = Showing.FAILS in self._showings(arena, kept, substitutes)
         return Showing.FAILS if failed else Showing.SERVES
 
     def _settled(self, arena: Arena, kept: Names, substitutes: Substitutes, *, whole: bool) -> Showing:
         if not substitutes:
             return self.evidence(arena).shows(kept, whole=whole)
-        own = self._own(arena, kept, substitutes)
+        own = self._showings(arena, kept, substitutes)
         fails, serves = own.count(Showing.FAILS), own.count(Showing.SERVES)
         if not fails and not serves:
-            return Showing.OTHER if own else Showing.UNKNOWN
+            return Showing.OTHER if Showing.OTHER in own else Showing.UNKNOWN
         return decide(fails, serves, self.rates)
 
-    def _own(self, arena: Arena, kept: Names, substitutes: Substitutes) -> list[Showing]:
-        return [
-            classify(step.outcome.judgement, arena.target)
-            for step in self.book.steps
-            if step.experiment.kept == kept
-            and step.experiment.substitutes == substitutes
-            and step.experiment.of_the_launch
-        ]
+    def _showings(self, arena: Arena, kept: Names, substitutes: Substitutes) -> list[Showing]:
+        return [classify(it.judgement, arena.target) for it in self.book.looks(kept, substitutes)]

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from shakedown.core import Factor, Purpose
-from shakedown.isolate.arena import Reading
+from shakedown.isolate.arena import Arena, Reading
 from shakedown.isolate.certify import WORKAROUND, Demand, Evidence, base_demand, demands, remedies
 from shakedown.isolate.closure import Names
 from shakedown.isolate.judge import Showing
@@ -46,27 +46,43 @@ class Lead:
 def find_leads(belief: Belief, evidence: Evidence, factors: Mapping[str, Factor]) -> tuple[Lead, ...]:
     """The likeliest guesses that can still be proven, likeliest first.
 
-    Their probabilities are among such: what fails in another way when alone is no cause by itself.
+    Their probabilities are among such: what fails in another way when alone is no cause by itself. What
+    shows nothing may be one all the same: where it stands apart, the other is a cause with or without it.
     """
-    found, barred = [], 0.0
+    found: list[tuple[Guess, tuple[Demand, ...]]] = []
+    untold: list[Guess] = []
+    barred = 0.0
     for guess in belief.guesses(MOST_GUESSES):
-        if guess.sets:
-            remedy = remedies(belief.arena, guess.sets, factors, evidence)[0]
-            demanded = demands(belief.arena, guess.sets, remedy, evidence)
-        else:
-            demanded = (base_demand(belief.arena),)
-        if any(evidence.bars(demand) for demand in demanded if demand.check != WORKAROUND):
+        demanded = _demanded(guess, belief.arena, evidence, factors)
+        needed = [demand for demand in demanded if demand.check != WORKAROUND]
+        if any(map(evidence.bars, needed)):
             barred += guess.probability
+        elif len(guess.sets) != 1 and any(map(evidence.stays_open, needed)):
+            untold.append(guess)  # a pair, or the base: that must have been seen to fail
         else:
             found.append((guess, demanded))
-    return tuple(
+    leads = [
         Lead(
-            guess=replace(guess, probability=guess.probability / (1 - barred)),
+            guess=replace(guess, probability=(guess.probability + _within(guess, untold)) / (1 - barred)),
             demands=demanded,
-            full=not any(evidence.lacks(demand) for demand in demanded),
+            full=not any(map(evidence.lacks, demanded)),
         )
         for guess, demanded in found
-    )
+    ]
+    return tuple(sorted(leads, key=lambda lead: -round(lead.guess.probability, 12)))
+
+
+def _demanded(
+    guess: Guess, arena: Arena, evidence: Evidence, factors: Mapping[str, Factor]
+) -> tuple[Demand, ...]:
+    if not guess.sets:
+        return (base_demand(arena),)
+    return demands(arena, guess.sets, remedies(arena, guess.sets, factors, evidence)[0], evidence)
+
+
+def _within(guess: Guess, pairs: Sequence[Guess]) -> float:
+    """The probability that a cause is one of two, of the other of which nothing can be told."""
+    return sum(pair.probability for pair in pairs if len(guess.sets) == 1 and guess.sets[0] in pair.sets)
 
 
 def wanted(leads: Sequence[Lead], evidence: Evidence) -> list[Wanted]:

@@ -93,6 +93,15 @@ class Notebook:
                 raise Inconclusive(outcome)
         return outcome
 
+    def looks(self, kept: frozenset[str], substitutes: Substitutes = ()) -> list[Outcome]:
+        """What a launch of this configuration showed, each time; no rung and no debugging run of it."""
+        wanted = (kept, substitutes)
+        return [
+            step.outcome
+            for step in self.steps
+            if (step.experiment.kept, step.experiment.substitutes) == wanted and step.experiment.of_the_launch
+        ]
+
     def begin(self, wanted: Sequence[tuple[frozenset[str], Purpose, str]]) -> None:
         """Starts looks at once, as far as the budget goes; `look` asks for them later, in this order."""
         begun: list[Experiment] = []

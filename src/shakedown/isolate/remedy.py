@@ -20,27 +20,27 @@ def mildest_value(
 ) -> tuple[Tokens | None, Tokens | None]:
     """(the value nearest to the user's that serves, the mildest that does not), in at most `most` looks.
 
-    Numbers are bisected, being ordered mildest first; siblings of an enum are tried in turn.
+    Numbers are bisected, being ordered mildest first; siblings of an enum are tried in turn. What showed
+    nothing is neither.
     """
+    bad = (Showing.FAILS, Showing.OTHER)
+    worst = None
     if not all(_number(tokens) for tokens in offered):
-        worst = None
         for tokens in offered[:most]:
-            if settle(tokens) is Showing.SERVES:
+            if (showing := settle(tokens)) is Showing.SERVES:
                 return tokens, worst
-            worst = tokens
+            worst = tokens if showing in bad else worst
         return None, worst
     serves, fails = -1, len(offered)
     while fails - serves > 1 and most > 0:
         middle = (serves + fails) // 2
         most -= 1
-        if settle(offered[middle]) is Showing.SERVES:
+        if (showing := settle(offered[middle])) is Showing.SERVES:
             serves = middle
         else:
             fails = middle
-    return (
-        offered[serves] if serves >= 0 else None,
-        offered[fails] if fails < len(offered) else None,
-    )
+            worst = offered[middle] if showing in bad else worst
+    return offered[serves] if serves >= 0 else None, worst
 
 
 def value_note(serves: Tokens | None, fails: Tokens | None, was: str) -> str:

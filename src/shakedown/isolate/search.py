@@ -9,11 +9,21 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from shakedown.core import Ended, Factor, Judgement, Oracle, Phase, Purpose, Step, Verdict, missed_marks
+from shakedown.core import (
+    Ended,
+    Factor,
+    Judgement,
+    Oracle,
+    Phase,
+    Purpose,
+    Step,
+    Verdict,
+    missed_marks,
+)
 from shakedown.errors import BudgetSpent
 from shakedown.isolate.arena import Arena
 from shakedown.isolate.base import NO_LADDER, Ladder, RungFinding
-from shakedown.isolate.certify import Evidence, demands_of, remedies, spoken
+from shakedown.isolate.certify import Evidence, demands_of, spoken
 from shakedown.isolate.closure import Dependencies, Names
 from shakedown.isolate.descent import Descent, says_itself
 from shakedown.isolate.fitting import fits_in, freed, parts_of
@@ -23,6 +33,7 @@ from shakedown.isolate.notebook import Inconclusive, Notebook, SearchLimits, Sta
 from shakedown.isolate.nulls import find_floor, opening, reproduce
 from shakedown.isolate.prior import Clues, weigh
 from shakedown.isolate.remedy import Tokens, mildest_value, value_note
+from shakedown.isolate.removal import Removal, remove
 from shakedown.isolate.tell import shown
 
 if TYPE_CHECKING:
@@ -70,6 +81,7 @@ class Search:
         self.belief: Belief | None = None
         self.findings: list[Finding] = []
         self.base: RungFinding | None = None
+        self.removal: Removal | None = None  # the last command that should have served
         self.serves: Names | None = None  # kept by the least changed command that is settled to serve
         self.substitutes: tuple[tuple[str, Tokens], ...] = ()
         self.value_note = ""
@@ -157,22 +169,17 @@ class Search:
                 return self._go_down()
             arena, answer = self._with_fits(arena, answer)
             self._found(arena, answer)
-            removed, showing = self._remove(arena, answer.sets)
-            if showing is Showing.SERVES:
-                self.serves = arena.removed(removed)
-                self._refine(arena, removed)
+            self.removal = remove(arena, answer.sets, self.factors, self.inquiry)
+            if self.removal.serves:
+                self.serves = self.removal.kept
+                self._refine(arena, self.removal.removed)
                 return Ended.PROVEN
-            arena = self._without(arena, removed, showing)
+            if self.removal.left is None:
+                self.note = self.removal.note
+                return Ended.NOT_PROVEN
+            arena = replace(arena, universe=self.removal.kept, target=self.removal.left)
         self.note = f"{len(self.findings)} causes found, and without them it still does not serve"
         return Ended.NOT_PROVEN
-
-    def _without(self, arena: Arena, removed: Names, showing: Showing) -> Arena:
-        """What is left to search: the same failure, or the other one that now shows."""
-        universe, target = arena.removed(removed), arena.target
-        if showing is Showing.OTHER:
-            last = [step for step in self.book.steps if step.experiment.kept == universe][-1]
-            target = last.outcome.judgement.signature
-        return replace(arena, universe=universe, target=target)
 
     def _pursue(self, arena: Arena) -> Answer | None:
         from shakedown.isolate.pursuit import Pursuit  # numpy: not before it is needed
@@ -226,19 +233,6 @@ class Search:
             Finding(members=members, arena=arena, evidence=evidence, probability=answer.probability)
             for members in answer.sets
         ]
-
-    def _remove(self, arena: Arena, sets: Sequence[Names]) -> tuple[Names, Showing]:
-        """The cheapest removal after which the command serves, or the first and what it shows instead."""
-        evidence = self.inquiry.evidence(arena)
-        first: tuple[Names, Showing] | None = None
-        for removed in remedies(arena, sets, self.factors, evidence):
-            reason = f"your own command less {spoken(removed)} should serve"
-            showing = self.inquiry.settle(arena, arena.removed(removed), Purpose.WORKAROUND, reason)
-            if showing is not Showing.OTHER:
-                return removed, showing
-            first = first or (removed, showing)
-        assert first is not None, "a cause without members"
-        return first
 
     def _refine(self, arena: Arena, removed: Names) -> None:
         """A value that serves is dearer to the user than a removal: try those offered."""
