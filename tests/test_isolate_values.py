@@ -1,8 +1,12 @@
 from pathlib import Path
 
+import pytest
+
 from shakedown.core import Experiment, Launch, Purpose
 from shakedown.engines import parse, read_table
 from shakedown.isolate.factors import apply, factors_of
+from shakedown.isolate.judge import Showing
+from shakedown.isolate.remedy import mildest_value
 from shakedown.isolate.values import values_of
 
 TABLE = read_table(
@@ -32,6 +36,29 @@ def test_a_number_above_its_default_is_halved_towards_it_safest_first():
 def test_a_number_below_its_default_is_doubled_towards_it_safest_first():
     _, _, values = offered("--block-size", "16")
     assert [tokens[-1] for tokens in values["--block-size 16"]] == ["64", "32"]
+
+
+@pytest.mark.parametrize("value", ["inf", "-inf", "nan", "1e999", "Infinity"])
+def test_what_nothing_lies_half_way_to_has_no_milder_values(value: str):
+    """Halving the infinite never ends, and took all memory before the first launch."""
+    assert offered("--max-num-seqs", value)[2].get(f"--max-num-seqs {value}") is None
+
+
+def test_a_number_without_measure_is_halved_some_times_only():
+    _, _, values = offered("--max-num-seqs", "1e300")
+    assert len(values["--max-num-seqs 1e300"]) == 64
+
+
+def test_siblings_that_read_like_no_number_are_tried_in_turn():
+    offer = [("--timeout", "60"), ("--timeout", "inf")]
+    tried = []
+
+    def settle(tokens):
+        tried.append(tokens)
+        return Showing.FAILS
+
+    assert mildest_value(offer, 4, settle) == (None, offer[1])
+    assert tried == offer
 
 
 def test_siblings_of_a_choice_are_offered_the_default_first():

@@ -5,6 +5,7 @@ It never asks the oracle itself.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 
 from shakedown.core import Factor, Workaround
@@ -63,10 +64,9 @@ def workaround(
 
 def _number(tokens: Tokens) -> bool:
     try:
-        float(_value(tokens))
+        return math.isfinite(float(_value(tokens)))
     except ValueError:
         return False
-    return True
 
 
 def _value(tokens: Tokens) -> str:

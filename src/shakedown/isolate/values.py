@@ -6,6 +6,7 @@ It never tries one.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 
 from shakedown.core import Command, Factor, FactorKind, Flag, FlagTable, FlagUse
@@ -14,6 +15,7 @@ from shakedown.isolate.settings import device_of
 
 SINGLE = frozenset({FactorKind.FLAG, FactorKind.FIT, FactorKind.BACKEND})
 MOST_SIBLINGS = 6
+MOST_STEPS = 64  # of halving or doubling: as far as a whole number of a machine goes
 FLOOR = 1.0  # numbers without a known default are halved down to here
 
 
@@ -71,22 +73,20 @@ def _between(number: float, safe: float | None) -> list[str]:
     """Halves from the user's number towards the safe one, or doubles where the safe one is larger."""
     if number <= 0:
         return []
-    steps = []
-    step = number
     if safe is not None and safe > number:
-        while (step := step * 2) < safe:
-            steps.append(step)
+        steps = [step for at in range(1, MOST_STEPS + 1) if (step := number * 2.0**at) < safe]
     else:
         floor = max(safe or 0.0, FLOOR)
-        while (step := step / 2) > floor:
-            steps.append(step)
+        steps = [step for at in range(1, MOST_STEPS + 1) if (step := number / 2.0**at) > floor]
     whole = number == int(number)
     texts = [str(int(step)) if whole else f"{step:g}" for step in reversed(steps)]
     return list(dict.fromkeys(texts))
 
 
 def _number(text: str | None) -> float | None:
+    """None for what is no number, and for those that nothing lies half way to: inf and nan."""
     try:
-        return float(text) if text is not None else None
+        found = float(text) if text is not None else math.nan
     except ValueError:
         return None
+    return found if math.isfinite(found) else None
