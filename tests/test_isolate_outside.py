@@ -94,7 +94,7 @@ def test_a_changed_value_goes_in_by_the_engines_own_flag_beside_the_users(tmp_pa
     factors = factors_of(command, VLLM, found(command, tmp_path))
     kept = {f.name for f in factors if "rope_theta" not in f.name}
     changes = config_changes(factors, trial(kept))
-    launch = override_config(apply(command.launch, factors, trial(kept)), command, changes, tmp_path / "work")
+    launch = override_config(command, changes, tmp_path / "work", lambda it: apply(it, factors, trial(kept)))
     assert launch.argv[:5] == ("vllm", "serve", str(folder), "--seed", "1")
     assert launch.argv[5] == "--hf-overrides"
     assert json.loads(launch.argv[6]) == {
@@ -110,7 +110,7 @@ def test_without_such_a_flag_a_changed_config_lies_beside_links_and_the_users_fi
     folder = model(tmp_path / "m")
     before = {path.name: path.read_text() for path in folder.iterdir()}
     command = read(f"transformers serve {folder} --port 8000", {}, None)
-    launch = override_config(command.launch, command, {"rms_norm_eps": 1e-5}, tmp_path / "work")
+    launch = override_config(command, {"rms_norm_eps": 1e-5}, tmp_path / "work", lambda it: it)
     copy = Path(launch.argv[2])
     assert copy.name == "m"
     assert json.loads((copy / "config.json").read_text()) == {**CONFIG, "rms_norm_eps": 1e-5}
@@ -118,6 +118,38 @@ def test_without_such_a_flag_a_changed_config_lies_beside_links_and_the_users_fi
     assert (copy / "model.safetensors").read_text() == "weights"
     assert {path.name: path.read_text() for path in folder.iterdir()} == before
     assert changed_model(folder, {"rms_norm_eps": 1e-5}, tmp_path / "work") == copy  # again: the same
+
+
+@pytest.mark.parametrize(
+    "given", ["--force-model={}", "--force-model {}", "{}"], ids=["joined", "two", "bare"]
+)
+def test_the_changed_model_stands_where_the_model_was_named_and_nowhere_else(tmp_path: Path, given: str):
+    """The joined form was left as it was, and judged as if the value had been changed."""
+    folder = model(tmp_path / "m")
+    words = given.format(folder).split()
+    line = [
+        "env",
+        f"HF_HOME={folder}",
+        "transformers",
+        "serve",
+        "--dtype",
+        "float32",
+        *words,
+        "--tag",
+        str(folder),
+    ]
+    command = read(line, {}, None)
+    factors = factors_of(command, None, found(command, tmp_path))
+    kept = {factor.name for factor in factors if not {"--dtype"} & set(factor.was.split())}
+    launch = override_config(
+        command, {"rms_norm_eps": 1e-5}, tmp_path / "work", lambda it: apply(it, factors, trial(kept))
+    )
+    copies = [word for word in launch.argv if str(tmp_path / "work") in word]
+    assert len(copies) == 1
+    copy = copies[0].removeprefix("--force-model=")
+    assert json.loads((Path(copy) / "config.json").read_text())["rms_norm_eps"] == 1e-5
+    untouched = [word.replace(copy, str(folder)) for word in launch.argv]
+    assert untouched == [word for word in line if word not in ("--dtype", "float32")]
 
 
 def test_a_model_named_as_on_the_hub_is_found_in_its_cache(tmp_path: Path):

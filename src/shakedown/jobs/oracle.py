@@ -114,10 +114,14 @@ class TrialOracle:
         if experiment.kept >= everything and not changed:
             return self._request.launch
         command = self._reading.command
-        launch = apply(command.launch, self._factors, experiment)
-        changes = config_changes(self._factors, experiment)
-        if changes:
-            launch = override_config(launch, command, changes, self._work, self._reading.machine)
+
+        def others(launch: Launch) -> Launch:
+            return apply(launch, self._factors, experiment)
+
+        if changes := config_changes(self._factors, experiment):
+            launch = override_config(command, changes, self._work, others, self._reading.machine)
+        else:
+            launch = others(command.launch)
         if experiment.stand_in:
             return self.base.stand_in(launch)
         return self.base.launch(experiment.rung, launch) if experiment.rung else launch

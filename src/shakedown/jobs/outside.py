@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -71,18 +71,33 @@ def read_config(folder: Path, machine: Machine = HERE) -> Mapping[str, Any]:
 
 
 def override_config(
-    launch: Launch, command: Command, changes: Mapping[str, Any], work: Path, machine: Machine = HERE
+    command: Command,
+    changes: Mapping[str, Any],
+    work: Path,
+    others: Callable[[Launch], Launch],
+    machine: Machine = HERE,
 ) -> Launch:
     """The launch with values of the model's config changed: by the engine's flag where it has one, else with
-    a folder in `work` that holds the changed config and links to everything else."""
+    a folder in `work` that holds the changed config and links to everything else.
+
+    `others` makes the other changes of an experiment to the launch as it was read, whose places they name.
+    """
     folder = model_folder(command, machine)
     assert folder is not None, "a config to change without a model folder"
     values = overridden(read_config(folder, machine), changes)
     if flag := command.engine.override_flag:
+        launch = others(command.launch)
         return replace(launch, argv=with_overrides(launch.argv, flag, values))
-    named = command.value(*command.engine.model_flags)
-    copy = str(changed_model(folder, values, work, machine))
-    return replace(launch, argv=tuple(copy if token == named else token for token in launch.argv))
+    return others(_with_model(command, str(changed_model(folder, values, work, machine))))
+
+
+def _with_model(command: Command, other: str) -> Launch:
+    """The launch with another model: in the last use of its flag, which is the one that counts."""
+    use = [use for use in command.uses if use.name in command.engine.model_flags][-1]
+    argv, at, named = list(command.launch.argv), use.positions[-1], use.values[-1]
+    assert argv[at].endswith(named), f"{argv[at]!r} does not name the model {named!r}"
+    argv[at] = argv[at].removesuffix(named) + other
+    return replace(command.launch, argv=tuple(argv))
 
 
 def changed_model(folder: Path, values: Mapping[str, Any], work: Path, machine: Machine = HERE) -> Path:
