@@ -10,15 +10,18 @@ from conftest import Shakedown
 from test_isolate_costs import ENGINE_LIKE
 from test_isolate_factors import SGLANG, VLLM, VLLM_CPU, read, trial
 
-from shakedown.core import Command, FactorKind, Mark
+from shakedown.core import Command, FactorKind, Mark, RecordState, TrialRecord
 from shakedown.engines import parse
 from shakedown.engines.config_file import read_entries, write_out
 from shakedown.engines.overrides import with_overrides
+from shakedown.host.local import LocalHost
 from shakedown.isolate.factors import apply, describe_changes, factors_of
 from shakedown.isolate.outside import Filled, Outside, config_changes, overridden
+from shakedown.jobs.isolate import clear_work
 from shakedown.jobs.outside import changed_model, model_folder, outside_of, override_config, weight_bytes
 from shakedown.jobs.reading import Reading
 from shakedown.jobs.request import LaunchRequest
+from shakedown.ledger import Ledger
 
 CONFIG = {
     "hidden_size": 64,
@@ -175,6 +178,33 @@ def test_keys_inside_an_object_are_changed_one_by_one():
         "--o",
         '{"a": null}',
     )
+
+
+@pytest.mark.parametrize("named", [True, False])
+def test_what_a_launch_of_the_search_names_stays_on_another_machine_and_caches_go(
+    tmp_path: Path, named: bool
+):
+    """The command handed back there names the model with the changed config, as a rung does its script."""
+    there = tmp_path / "there" / "s1"
+    copy = changed_model(model(tmp_path / "m"), {"rms_norm_eps": 1e-5}, there)
+    (there / "caches" / "X").mkdir(parents=True)
+    with Ledger.open(tmp_path / "ledger.db") as ledger:
+        record = TrialRecord(
+            id="t1",
+            search_id="s1",
+            experiment=trial(set()),
+            engine="transformers",
+            argv=("transformers", "serve", str(copy) if named else "m"),
+            env=(),
+            cwd="/",
+            folder=tmp_path,
+            started_at="2026-01-01T00:00:00Z",
+            state=RecordState.OPEN,
+        )
+        ledger.open_trial(record)
+        clear_work(LocalHost(), ledger, "s1", there / "caches")
+    assert (copy / "config.json").is_file() is named
+    assert not (there / "caches").exists()
 
 
 # --- caches

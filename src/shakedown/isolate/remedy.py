@@ -25,7 +25,7 @@ def mildest_value(
     nothing is neither.
     """
     bad = (Showing.FAILS, Showing.OTHER)
-    worst = None
+    worst: Tokens | None = None
     if not all(_number(tokens) for tokens in offered):
         for tokens in offered[:most]:
             if (showing := settle(tokens)) is Showing.SERVES:

@@ -191,9 +191,11 @@ def refuse_nodes(earlier: SearchRecord) -> None:
 
 
 def clear_work(host: Machine, ledger: Ledger, search_id: str, fresh: Path) -> None:
-    """Caches are ours, and fresh ones are as good; on another machine all that the search put there goes."""
-    here = ledger.path.parent / "runs" / search_id
-    host.ask(files.clear, fresh if fresh.parent == here else fresh.parent)
+    """Caches are ours, and fresh ones are as good; on another machine all goes that the search put there, but
+    what its launches name: a rung's script or a model with another config is there to be launched again."""
+    here, there = ledger.path.parent / "runs" / search_id, fresh.parent
+    named = any(f"{there}/" in word for trial in ledger.trials_of(search_id) for word in trial.argv)
+    host.ask(files.clear, fresh if there == here or named else there)
 
 
 def worth_a_stand_in(
