@@ -104,6 +104,38 @@ def test_an_engine_that_lets_us_down_is_an_error_with_its_last_words(target, tmp
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.parametrize(
+    ("mode", "said"),
+    [
+        ("hangs loading", r"numpy has given no answer for \d+ s while loading: it hangs"),
+        ("hangs computing", r"numpy has given no answer for \d+ s while computing \d+ samples: it hangs"),
+    ],
+)
+def test_an_engine_that_hangs_is_an_error_and_is_ended_with_its_workers(
+    target, tmp_path, monkeypatch, mode, said
+):
+    monkeypatch.setattr("shakedown.drafter.engine_process.ENDING_S", 3.0)
+    monkeypatch.setattr("shakedown.drafter.capture_engine.PATIENCE", 0)  # whatever a loaded machine's pace is
+    pid = tmp_path / "pid"
+    capture = engine(target, tmp_path / "states", mode, pid=str(pid))
+    capture.shortest_patience_s = 0.5
+    if mode == "hangs loading":
+        capture.compiling_s = 10.0
+    capture._chunk_tokens = capture._most_tokens = 60
+    with pytest.raises(EnvironmentProblem, match=said) as failed, capture:
+        list(capture.capture(make_requests(40)))
+    assert "waiting for rank 1" in failed.value.hints
+    for file in (pid, pid.with_name("pid.worker")):
+        assert ended(int(file.read_text()))
+
+
+def test_a_file_that_is_never_written_to_its_end_is_an_error(target, tmp_path):
+    capture = engine(target, tmp_path, "never written")
+    capture.shortest_patience_s = 0.1
+    with pytest.raises(EnvironmentProblem, match=r"has not written .* to its end"), capture:
+        list(capture.capture(make_requests(3)))
+
+
 def test_an_engine_ends_when_whoever_asked_it_is_killed(tmp_path):
     pid = tmp_path / "pid"
     code = textwrap.dedent(f"""
@@ -111,7 +143,8 @@ def test_an_engine_ends_when_whoever_asked_it_is_killed(tmp_path):
         from pathlib import Path
         from shakedown.drafter.engine_process import EngineProcess
         settings = {{"options": {{"pid": {str(pid)!r}}}, "spool": {str(tmp_path)!r}}}
-        with EngineProcess(Path({sys.executable!r}), {str(ENGINE)!r}, settings, name="x", say=print):
+        python, engine = Path({sys.executable!r}), {str(ENGINE)!r}
+        with EngineProcess(python, engine, settings, name="x", say=print, loading_s=60):
             print("ready", flush=True)
             time.sleep(600)
     """)
@@ -121,10 +154,14 @@ def test_an_engine_ends_when_whoever_asked_it_is_killed(tmp_path):
         assert process.stdout.readline() == b"ready\n"
     process.kill()
     assert process.wait() == -signal.SIGKILL
-    deadline_s = time.monotonic() + 30
-    while alive(int(pid.read_text())) and time.monotonic() < deadline_s:
+    assert ended(int(pid.read_text()))
+
+
+def ended(pid: int) -> bool:
+    until_s = time.monotonic() + 30
+    while alive(pid) and time.monotonic() < until_s:
         time.sleep(0.05)
-    assert not alive(int(pid.read_text()))
+    return not alive(pid)
 
 
 def alive(pid: int) -> bool:

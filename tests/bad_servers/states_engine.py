@@ -1,8 +1,12 @@
 """A program that speaks as an engine under capture does, without torch: `mode` says how it misbehaves."""
 
+import fcntl
 import json
 import os
+import signal
+import subprocess
 import sys
+import time
 from multiprocessing.connection import Connection
 from pathlib import Path
 
@@ -10,6 +14,7 @@ import numpy
 from safetensors.numpy import save_file
 
 WIDTH, SLOTS = 32, 4
+held_locks = []
 
 
 def answer(mode: str, spool: Path, documents: list[list[int]], number: int) -> list[str]:
@@ -26,8 +31,20 @@ def answer(mode: str, spool: Path, documents: list[list[int]], number: int) -> l
         save_file({"hidden_states": states.copy(), "token_ids": held}, path)
         if mode == "torn file":
             path.write_bytes(path.read_bytes()[:100])
+        if mode == "never written":
+            held_locks.append(path.with_name(path.name + ".lock").open("w"))
+            fcntl.flock(held_locks[-1], fcntl.LOCK_EX)
         files.append(str(path))
     return files[1:] if mode == "a file less" else files
+
+
+def hang(told: Path) -> None:
+    """With a worker, as an engine that waits for its ranks does; neither takes notice of a TERM."""
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    worker = subprocess.Popen(["sleep", "50"])
+    told.write_text(str(worker.pid))
+    print("waiting for rank 1", flush=True)
+    time.sleep(50)
 
 
 def main() -> None:
@@ -38,6 +55,8 @@ def main() -> None:
     if mode == "dies loading":
         print("loading weights\nCUDA out of memory, token=hf_abcdefghijklmnopqrstuvwxyz012345", flush=True)
         sys.exit(3)
+    if mode == "hangs loading":
+        hang(Path(settings["options"]["pid"] + ".worker"))
     connection.send_bytes(b'{"ready": true}')
     number = 0
     while True:
@@ -48,6 +67,8 @@ def main() -> None:
         if mode == "dies computing":
             print("illegal memory access", flush=True)
             os._exit(1)
+        if mode == "hangs computing" and number:
+            hang(Path(settings["options"]["pid"] + ".worker"))
         files = answer(mode, Path(settings["spool"]), asked, number)
         number += 1
         connection.send_bytes(json.dumps({"files": files}).encode())

@@ -15,7 +15,7 @@ from contextlib import ExitStack
 from functools import cached_property
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import IO, Any
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -26,7 +26,7 @@ from shakedown.drafter.manifest import Backend
 from shakedown.drafter.saying import Say
 from shakedown.drafter.shards import Document
 from shakedown.drafter.target import Target
-from shakedown.errors import DataProblem, UsageError
+from shakedown.errors import DataProblem, EnvironmentProblem, UsageError
 
 SPOOL = ".spool-"
 SPOOL_BYTES = 4 * 2**30  # of states that lie between engine and shards
@@ -34,6 +34,11 @@ CHUNKS_IN_FLIGHT = 2  # one is computed while one is read
 CHUNK_S = 5.0  # what a chunk shall take: a batch that ends early costs little, and a kill loses little
 FIRST_TOKENS = 8192
 WINDOW_TOKENS = 2**22
+COMPILING_S = 2400.0  # what engines compile and tune before they are ready, and with the first chunk
+SLOWEST_DISK = 100e6  # bytes a second
+SHORTEST_PATIENCE_S = 300.0  # a shape that is new to the engine is compiled on its way, in a minute or two
+LOCK_LOOK_S = 0.005
+PATIENCE = 20  # times what a chunk should take by the pace so far
 
 
 class EngineCapture:
@@ -45,6 +50,8 @@ class EngineCapture:
 
     module = ""
     script = ""
+    compiling_s = COMPILING_S
+    shortest_patience_s = SHORTEST_PATIENCE_S
 
     def __init__(
         self,
@@ -63,6 +70,7 @@ class EngineCapture:
         token_bytes = (len(target.aux_inputs_of) + 1) * target.hidden_size * 2
         self._most_tokens = max(SPOOL_BYTES // CHUNKS_IN_FLIGHT // token_bytes, longest)
         self._chunk_tokens = FIRST_TOKENS
+        self._tokens_per_s = 0.0
         self.first_tokens, self.window_tokens = FIRST_TOKENS, WINDOW_TOKENS
         self._python = python
         self._folder = folder
@@ -96,7 +104,14 @@ class EngineCapture:
             spool = tempfile.TemporaryDirectory(prefix=SPOOL, dir=self._folder)
             self._spool = Path(stack.enter_context(spool))
             settings = {**self._settings, "spool": str(self._spool)}
-            process = EngineProcess(self._python, self.script, settings, name=self.module, say=self._say)
+            process = EngineProcess(
+                self._python,
+                self.script,
+                settings,
+                name=self.module,
+                say=self._say,
+                loading_s=self.compiling_s + weight_bytes(self.target) / SLOWEST_DISK,
+            )
             self._engine = stack.enter_context(process)
             self._stack = stack.pop_all()
         return self
@@ -135,8 +150,10 @@ class EngineCapture:
         self._engine.send(str(path))
 
     def _answered(self, chunk: Sequence[Request]) -> Iterator[Document]:
-        files = self._engine.receive(f"computing {len(chunk)} samples")["files"]
-        self._pace(sum(request.length for request in chunk))
+        tokens = sum(request.length for request in chunk)
+        patience_s = self._patience_s(tokens)
+        files = self._engine.receive(f"computing {len(chunk)} samples", patience_s=patience_s)["files"]
+        self._pace(tokens)
         if len(files) != len(chunk):
             raise DataProblem(f"{self.module} gave {len(files)} files for {len(chunk)} samples")
         for request, name in zip(chunk, files, strict=True):
@@ -145,14 +162,20 @@ class EngineCapture:
             path.unlink()
             path.with_name(path.name + ".lock").unlink(missing_ok=True)
 
+    def _patience_s(self, tokens: int) -> float:
+        if not self._tokens_per_s:
+            return self.compiling_s
+        return max(self.shortest_patience_s, PATIENCE * tokens / self._tokens_per_s)
+
     def _pace(self, tokens: int) -> None:
         """Makes the chunks to come as large as takes CHUNK_S."""
         now_s = time.monotonic()
         rate, self._answered_s = tokens / (now_s - self._answered_s), now_s
+        self._tokens_per_s = rate
         self._chunk_tokens = min(max(int(rate * CHUNK_S), FIRST_TOKENS), self._most_tokens)
 
     def _document(self, path: Path, request: Request) -> Document:
-        wait_until_written(path)
+        wait_until_written(path, self.shortest_patience_s)
         try:
             with safe_open(path, framework="pt") as file:
                 tokens = file.get_tensor("token_ids")
@@ -176,13 +199,32 @@ class EngineCapture:
         )
 
 
-def wait_until_written(path: Path) -> None:
-    """Until the writer gives up its lock, where it keeps one."""
+def weight_bytes(target: Target) -> int:
+    return sum((target.path / name).stat().st_size for name in set(target.weights.files.values()))
+
+
+def wait_until_written(path: Path, patience_s: float) -> None:
+    """Until the writer gives up its lock, where it keeps one. Raises EnvironmentProblem where it does not."""
+    until_s = time.monotonic() + patience_s
     try:
         with path.with_name(path.name + ".lock").open() as lock:
-            fcntl.flock(lock, fcntl.LOCK_SH)
+            while not shared(lock):
+                if time.monotonic() > until_s:
+                    raise EnvironmentProblem(
+                        f"the engine has not written {path} to its end within {patience_s:.0f} s",
+                        "it hangs, or the disk does",
+                    )
+                time.sleep(LOCK_LOOK_S)
     except FileNotFoundError:
         return
+
+
+def shared(lock: IO[str]) -> bool:
+    try:
+        fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
 
 
 class VllmCapture(EngineCapture):

@@ -1,16 +1,18 @@
 """An engine in its own interpreter, asked over one connection; it ends with us, and its last words are kept.
 
-It never reads a state and sends no signal to any process but the one it started.
+It never reads a state, and sends no signal to any process but the one it started and its descendants.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from importlib import resources
 from multiprocessing import Pipe
 from pathlib import Path
@@ -31,17 +33,27 @@ LAST_BYTES = 16_384
 class EngineProcess:
     """Started by `__enter__`, which returns when the engine is ready; ended by `__exit__`.
 
-    Raises EnvironmentProblem with the engine's last lines where it ends by itself.
+    Raises EnvironmentProblem with the engine's last lines where it ends by itself, or is not ready after
+    `loading_s`.
     """
 
     def __init__(
-        self, python: Path, script: str, settings: Mapping[str, Any], *, name: str, say: Say
+        self,
+        python: Path,
+        script: str,
+        settings: Mapping[str, Any],
+        *,
+        name: str,
+        say: Say,
+        loading_s: float,
     ) -> None:
         self._python = python
         self._script = script
         self._settings = settings
         self._name = name
         self._say = say
+        self._loading_s = loading_s
+        self._silent = False
 
     def __enter__(self) -> EngineProcess:
         with resources.as_file(resources.files(f"{__package__}.inside")) as folder:
@@ -59,7 +71,7 @@ class EngineProcess:
             )
             theirs.close()
         try:
-            self.receive("loading")
+            self.receive("loading", patience_s=self._loading_s)
         except BaseException:
             self.__exit__(None, None, None)
             raise
@@ -69,12 +81,18 @@ class EngineProcess:
         self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._connection.close()  # it ends by itself when nobody asks any more
-        patience_s = ENDING_S if kind is None else ENDING_S / 3
+        patience_s = 0.0 if self._silent else ENDING_S if kind is None else ENDING_S / 3
         if not self._waited(patience_s):
+            family = list(descendants(self._process.pid))
             self._process.terminate()
-            if not self._waited(patience_s):
+            if not self._waited(ENDING_S / 3):
                 self._process.kill()
-                self._process.wait()
+            for each in family:  # its workers, which hang with it and hold the GPUs
+                with suppress(ProcessLookupError):
+                    signal.pidfd_send_signal(each, signal.SIGKILL)
+                os.close(each)
+            if not self._waited(ENDING_S):
+                self._say(f"{self._name}: still alive, though killed: process {self._process.pid}")
         self._log.close()
 
     def _waited(self, seconds: float) -> bool:
@@ -90,11 +108,15 @@ class EngineProcess:
         except OSError:
             raise self._ended("before it was asked") from None
 
-    def receive(self, doing: str) -> Any:
-        """The engine's next answer. It may take as long as it needs, as long as it lives."""
+    def receive(self, doing: str, *, patience_s: float) -> Any:
+        """The engine's next answer. Raises EnvironmentProblem where it has ended, or is silent so long."""
         started_s, speak = time.monotonic(), seldom(self._say, SAY_EVERY_S)
-        while not self._connection.poll(1.0):
+        while not self._connection.poll(min(1.0, patience_s)):
             seconds = time.monotonic() - started_s
+            if seconds >= patience_s:
+                self._silent = True
+                told = f"{self._name} has given no answer for {seconds:.0f} s while {doing}: it hangs"
+                raise EnvironmentProblem(told, *self._last_lines(LAST_LINES))
             speak(f"{self._name}: {doing} for {seconds:.0f} s  {self._last_lines(1)[0]}")
         try:
             return json.loads(self._connection.recv_bytes())
@@ -117,6 +139,15 @@ class EngineProcess:
         ]  # no pointers of a traceback
         redactor = Redactor.of(os.environ, [])
         return [redactor.redact_text(line)[:200] for line in lines[-count:]] or [""]
+
+
+def descendants(pid: int) -> Iterator[int]:
+    """Handles of them, which never come to mean another process."""
+    for task in Path(f"/proc/{pid}/task").glob("*/children"):
+        with suppress(OSError):  # it has just ended
+            for child in map(int, task.read_text().split()):
+                yield os.pidfd_open(child)
+                yield from descendants(child)
 
 
 def path_with(folder: Path) -> str:
