@@ -1,7 +1,11 @@
 """`shakedown accept` on a small server that speculates for real and misbehaves on purpose: prompt lookup."""
 
 import json
+import os
+import socket
+import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -69,6 +73,9 @@ def test_a_server_that_dies_in_the_middle_is_an_error_with_the_number_of_answers
     said = shakedown(*ACCEPT, launch=launch(port), env={"DRAFTING": "dies"})
     assert said.code == 125
     assert "was lost after" in said.document["error"], said.document
+    assert said.document["verdict"] == "undecided"
+    assert said.document["plain"][0]["before"]["requests"] >= 16  # what was measured until then is told
+    assert said.document["drafters"][0]["requests"] == 8
 
 
 def test_a_server_that_does_not_serve_is_an_error_with_its_first_cause(shakedown, port):
@@ -76,6 +83,62 @@ def test_a_server_that_does_not_serve_is_an_error_with_its_first_cause(shakedown
     assert said.code == 125
     assert "nothing was asked: crashed in " in said.document["error"]
     assert "could not convert string to float" in said.document["error"]
+
+
+def cut(folder: Path, options: tuple[str, ...], argv: list[str], line: str, **env: str) -> tuple[int, str]:
+    """`accept`, ended by a TERM as soon as it has said `line`: its exit code and what it printed."""
+    words = [sys.executable, "-m", "shakedown", *options, "--ledger", str(folder / "ledger.db"), "--", *argv]
+    with subprocess.Popen(
+        words, env={**os.environ, **env}, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        said: list[str] = []
+        while line not in "".join(said):
+            said.append(process.stderr.readline())
+            assert said[-1], "".join(said)
+        process.terminate()
+        threading.Thread(target=process.stderr.read, daemon=True).start()
+        answer = process.stdout.read()
+    return process.returncode, answer
+
+
+@pytest.mark.parametrize(
+    ("more", "line", "env", "requests"),
+    [
+        ((), "tokens a round", {}, 8),  # in the middle of the speculating server
+        (("--concurrency", "4"), "tokens a round", {"DRAFTING": "stalls"}, 8),  # nobody waits for its answers
+        ((), "once more", {}, 16),
+    ],
+)
+def test_what_was_measured_before_it_is_interrupted_is_told(tmp_path, port, more, line, env, requests):
+    code, answer = cut(tmp_path, (*ACCEPT, *more, "--json"), launch(port), line, **env)
+    document = json.loads(answer)
+    assert (code, document["verdict"], document["blame"]) == (130, "undecided", "undecided"), document
+    assert document["why"][0].startswith("cut while ")
+    assert document["error"].startswith("interrupted")
+    assert document["plain"][0]["before"]["requests"] == 16
+    (entry,) = document["drafters"]
+    assert entry["requests"] >= requests
+    assert entry["tokens_per_round"]["value"] == document["tokens_per_round"]["value"] > 1
+    assert entry["speed_up"]["value"] > 0
+    assert entry["at"][0]["drift"] is None
+    socket.create_server(("127.0.0.1", port)).close()  # nobody listens any more
+
+
+def test_a_cut_comparison_is_told_on_a_screen_and_a_page_too(tmp_path, port):
+    page = tmp_path / "page.html"
+    code, answer = cut(tmp_path, (*ACCEPT, "--html", str(page)), launch(port), "tokens a round")
+    assert code == 130
+    assert "undecided" in page.read_text()
+    assert "cut while" in answer
+    assert "tokens a round, bonus included" in answer
+    assert "in 16 answers" in answer
+
+
+def test_an_interrupt_before_anything_is_measured_is_only_that(tmp_path, port):
+    code, answer = cut(tmp_path, (*ACCEPT, "--json"), launch(port), "accept: ")
+    assert (code, json.loads(answer)["verdict"]) == (130, None)
 
 
 def test_too_few_answers_say_how_many_rounds_are_missing(shakedown, port, tmp_path):

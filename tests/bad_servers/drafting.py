@@ -4,8 +4,9 @@
 
 DRAFTING names a fault of the speculating server: blind (two of three rounds accept nothing), alters (a wrong
 draft passes now and then), idle (it never drafts), uncounted (it tells no rounds and has no /metrics), sums
-(it tells rounds in /metrics only), dies (with its twelfth answer). DRAFTING_STEP_S: seconds a step (0.003);
-a round costs 1.3 steps. With --speculative-num-steps it speculates as SGLang does, and answers /generate.
+(it tells rounds in /metrics only), dies (with its twelfth answer), stalls (after its tenth). DRAFTING_STEP_S:
+seconds a step (0.003); a round costs 1.3 steps. With --speculative-num-steps it speculates as SGLang does,
+and answers /generate.
 """
 
 import json
@@ -71,6 +72,8 @@ class Server(http_model.Server):
         answers += 1
         if fault == "dies" and answers > 12:
             os._exit(3)
+        if fault == "stalls" and answers > 10:
+            time.sleep(600)
         said = body["messages"][-1]["content"]
         prompt = [zlib.crc32(word.encode()) % 23 for word in said.split()]
         return self.draft(prompt, body["max_tokens"])

@@ -26,6 +26,8 @@ def finish(command: str, as_json: bool, job: Callable[[], JobResult]) -> NoRetur
             signal.signal(number, interrupt)
     try:
         result = job()
+        if result.exit_code == Interrupted.exit_code:  # it told as much as there was
+            ignore_interrupts()
         print_result(result, as_json=as_json)
         code = int(result.exit_code)
     except ShakedownError as error:

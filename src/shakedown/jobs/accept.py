@@ -6,24 +6,21 @@ It decides nothing of its own: rooms measure, walk and judge.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from shakedown.acceptance.identity import Identity
-from shakedown.acceptance.pace import Pace
-from shakedown.acceptance.rounds import Source
-from shakedown.acceptance.verdict import Finding, Shown, judge
-from shakedown.core import Launch
+from shakedown.acceptance.verdict import judge
 from shakedown.engines.lint import Level
-from shakedown.errors import EnvironmentProblem
+from shakedown.errors import EnvironmentProblem, Interrupted, ShakedownError, UsageError
 from shakedown.host.local import LocalHost
-from shakedown.jobs.accept_compare import drift_between, pace_between, partings, texts
+from shakedown.jobs.accept_compare import pace_between, partings, texts
 from shakedown.jobs.accept_ends import end_ids
 from shakedown.jobs.accept_launches import Contender, contenders
 from shakedown.jobs.accept_measure import Measurement, Plan, measure_server
 from shakedown.jobs.accept_questions import Question, in_token_ids, read_questions
+from shakedown.jobs.accept_race import Kept, Raced, drifts, first_shown, race_of
 from shakedown.jobs.accept_request import AcceptRequest, first_sample, target_folder
 from shakedown.jobs.draft_lint import LintRequest, lint_folder
 from shakedown.jobs.outside import model_folder
@@ -33,37 +30,14 @@ from shakedown.jobs.result import JobResult, Talk
 from shakedown.jobs.serving import while_serving
 from shakedown.probe import Target
 
-if TYPE_CHECKING:
-    from shakedown.jobs.accept_states import StatesSeen
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Raced:
-    """One contender beside the plain server: `measured` at each concurrency, the first one judged."""
-
-    contender: Contender
-    measured: tuple[Measurement, ...]
-    paces: tuple[Pace | None, ...]
-    drift: tuple[float | None, ...]
-    shown: Shown
-    seen: StatesSeen | None
-    finding: Finding
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Race:
-    """All that one `accept` found. `plain`: before and after the others, at each concurrency."""
-
-    request: AcceptRequest
-    launch: Launch
-    engine: str
-    version: str
-    plain: tuple[tuple[Measurement, ...], tuple[Measurement, ...]]
-    raced: tuple[Raced, ...] = field(default=())
+INTERRUPTED = "interrupted; what was started has been ended, what was measured is told"
 
 
 def accept_job(request: AcceptRequest, launch: LaunchRequest, talk: Talk) -> JobResult:
-    """Raises UsageError for a command that cannot be compared, EnvironmentProblem for a server that dies."""
+    """Raises UsageError for a command that cannot be compared, EnvironmentProblem for a server that dies.
+
+    Once a server has been measured, what cuts all the rest is told beside what was measured until then.
+    """
     from shakedown.jobs.accept_result import dry_result, misfit_result, result_of
 
     reading = read_request(launch, LocalHost(), talk, live=True)
@@ -79,8 +53,16 @@ def accept_job(request: AcceptRequest, launch: LaunchRequest, talk: Talk) -> Job
     for each in others:
         if misfits[each.name]:
             talk.say(f"accept: {each.name} is left out: {misfits[each.name][0]}")
-    race = run_race(request, launch, reading, plain, fitting, talk)
-    return result_of(race)
+    kept = Kept()
+    try:
+        run_race(request, launch, reading, plain, fitting, talk, kept)
+    except (KeyboardInterrupt, ShakedownError) as problem:
+        if isinstance(problem, UsageError) or not kept.measured:
+            raise
+        cut = problem if isinstance(problem, ShakedownError) else Interrupted(INTERRUPTED)
+        talk.say(f"accept: {cut.message}")
+        return result_of(race_of(request, launch.launch, reading, kept, fitting, cut))
+    return result_of(race_of(request, launch.launch, reading, kept, fitting))
 
 
 def run_race(
@@ -90,7 +72,8 @@ def run_race(
     plain: Contender,
     others: Sequence[Contender],
     talk: Talk,
-) -> Race:
+    kept: Kept,
+) -> None:
     """Plain, each drafter, plain again: by restart, so that none shares the machine with another."""
     plan = Plan(
         questions=questions_for(request, reading),
@@ -99,38 +82,31 @@ def run_race(
         margin=request.margin,
         ends=end_ids(request, reading),
     )
-    serve = partial(serve_and_measure, launch, request, talk)
+    serve = partial(serve_and_measure, launch, request, talk, kept)
     before = serve(plain, plan, [None] * len(request.concurrency))
     drafted = []
     for each in others:
         drafted.append(serve(each, replace(plan, drafts=each.drafts), [None] * len(request.concurrency)))
     most = [max(len(found[at].answers) for found in (before, *drafted)) for at in range(len(before))]
-    identities: list[Identity] = []
 
     def again(target: Target) -> tuple[Measurement, ...]:
-        measured = measure_all(target, plan, request.concurrency, most, talk)
+        measured = measure_all(target, plan, request.concurrency, most, talk, kept)
         own = tuple(partings(target, measured[0], before[0]))
         for found in drafted:
             compared = len(texts(measured[0], found[0]))
-            identities.append(
+            kept.identities.append(
                 Identity(compared=compared, partings=tuple(partings(target, measured[0], found[0])), own=own)
             )
         return measured
 
+    talk.say(f"accept: {plain.name}, once more")
+    kept.begin(plain, "the plain server was measured once more")
     after = while_serving(replace(launch, launch=plain.launch), talk, again)
-    raced = tuple(
-        judged(request, launch, reading, each, found, identity, (before, after), plan, talk)
-        for each, found, identity in zip(others, drafted, identities, strict=True)
-    )
-    table = reading.table
-    return Race(
-        request=request,
-        launch=launch.launch,
-        engine=reading.command.engine.name,
-        version=table.version if table is not None and table.source == "live" else "",
-        plain=(before, after),
-        raced=raced,
-    )
+    for each, found, identity in zip(others, drafted, kept.identities, strict=True):
+        kept.doing = f"it was worked out what {each.name} should give"
+        kept.raced.append(
+            judged(request, launch, reading, each, found, identity, (before, after), plan, talk)
+        )
 
 
 def judged(
@@ -156,7 +132,7 @@ def judged(
         contender=contender,
         measured=found,
         paces=tuple(pace_between(p, d) for p, d in zip(after, found, strict=True)),
-        drift=tuple(drift_between(b, a) for b, a in zip(before, after, strict=True)),
+        drift=drifts(before, after),
         shown=shown,
         seen=seen,
         finding=judge(shown),
@@ -167,22 +143,29 @@ def serve_and_measure(
     launch: LaunchRequest,
     request: AcceptRequest,
     talk: Talk,
+    kept: Kept,
     contender: Contender,
     plan: Plan,
     numbers: Sequence[int | None],
 ) -> tuple[Measurement, ...]:
     talk.say(f"accept: {contender.name}")
+    kept.begin(contender, f"{contender.name} was measured")
     own = replace(launch, launch=contender.launch)
     return while_serving(
-        own, talk, lambda target: measure_all(target, plan, request.concurrency, numbers, talk)
+        own, talk, lambda target: measure_all(target, plan, request.concurrency, numbers, talk, kept)
     )
 
 
 def measure_all(
-    target: Target, plan: Plan, concurrency: Sequence[int], numbers: Sequence[int | None], talk: Talk
+    target: Target,
+    plan: Plan,
+    concurrency: Sequence[int],
+    numbers: Sequence[int | None],
+    talk: Talk,
+    kept: Kept,
 ) -> tuple[Measurement, ...]:
     return tuple(
-        measure_server(target, plan, concurrency=each, number=number, talk=talk)
+        measure_server(target, plan, concurrency=each, number=number, talk=talk, keep=kept.add)
         for each, number in zip(concurrency, numbers, strict=True)
     )
 
@@ -217,19 +200,3 @@ def lint_errors(contender: Contender, reading: Reading, request: AcceptRequest) 
         return ()
     errors = [f for report in reports for f in report.findings if f.level is Level.ERROR]
     return tuple(dict.fromkeys(f"{f.rule}: {f.what}" + (f" ({f.mend})" if f.mend else "") for f in errors))
-
-
-def first_shown(
-    request: AcceptRequest, drafted: Measurement, plain: Measurement, identity: Identity
-) -> Shown:
-    """What is shown without any reference."""
-    pace = pace_between(plain, drafted)
-    return Shown(
-        measured=drafted.acceptance.tokens_per_round if drafted.acceptance else None,
-        idle=drafted.idle,
-        why_unmeasured=drafted.why_none,
-        identity=identity if identity.compared else None,
-        break_even=pace.round_cost.value if pace and drafted.source is not Source.NONE else None,
-        speed_up=pace.speed_up if pace else None,
-        margin=request.margin,
-    )

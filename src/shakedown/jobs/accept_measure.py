@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import time
 import uuid
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from statistics import fmean, median, stdev
@@ -35,6 +35,7 @@ WARM_UP = 2  # requests that are not counted
 BLOCK = 8  # one question of each kind
 FEWEST_BLOCKS = 2
 ANSWER_S = 600.0  # a step of a trillion parameters at the end of a long queue
+CUT = "the measurement was cut"
 PLAIN_SPREAD = 0.03  # of the seconds a token takes: a plain server is known well enough within that
 
 
@@ -84,9 +85,16 @@ class Plan:
 
 
 def measure_server(
-    target: Target, plan: Plan, *, concurrency: int, number: int | None, talk: Talk
+    target: Target,
+    plan: Plan,
+    *,
+    concurrency: int,
+    number: int | None,
+    talk: Talk,
+    keep: Callable[[Measurement], None] = lambda measurement: None,
 ) -> Measurement:
-    """Asks `number` questions, or as many as the interval needs.
+    """Asks `number` questions, or as many as the interval needs. `keep` is given what was measured, of a
+    measurement that is cut the whole blocks until then.
 
     Raises EnvironmentProblem where the server dies, or answers no question at all.
     """
@@ -101,16 +109,26 @@ def measure_server(
     began_s = time.monotonic()
     size = block_size(concurrency)
     questions = plan.questions[: number or plan.most]
-    with ThreadPoolExecutor(concurrency, thread_name_prefix="accept") as pool:
+    pool = ThreadPoolExecutor(concurrency, thread_name_prefix="accept")
+    try:
         for at in range(0, len(questions), size):
-            blocks.append(ask_block(target, questions[at : at + size], plan, pool, concurrency, at))
+            block = ask_block(target, questions[at : at + size], plan, pool, concurrency, at)
+            refuse_dead(target, [each.generated for each in block], sum(map(len, blocks)) + len(block) - 1)
+            blocks.append(block)
             answers = [each for block in blocks for each in block]
-            refuse_dead(target, [each.generated for each in answers], len(answers) - 1)
             if number is None and len(blocks) >= FEWEST_BLOCKS and decided(answers, plan):
                 break
             talk.say(f"accept: {len(answers)} answers, {told(answers, plan)}")
+    except BaseException:
+        if any(not each.generated.error for block in blocks for each in block):
+            keep(concluded(blocks, plan, concurrency, time.monotonic() - began_s, before, CUT))
+        raise
+    finally:  # nobody waits for answers of a server that is about to be ended
+        pool.shutdown(wait=False, cancel_futures=True)
     seconds = time.monotonic() - began_s
-    return concluded(blocks, plan, concurrency, seconds, before, read_counters(target))
+    found = concluded(blocks, plan, concurrency, seconds, before, read_counters(target))
+    keep(found)
+    return found
 
 
 def block_size(concurrency: int) -> int:

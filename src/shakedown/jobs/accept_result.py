@@ -6,18 +6,20 @@ It computes nothing that was not measured or walked.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import zip_longest
 from typing import Any
 
 from shakedown.acceptance.pace import Pace
 from shakedown.acceptance.replay import Comparison
 from shakedown.acceptance.rounds import Acceptance, place_rounds
 from shakedown.acceptance.statistics import Interval
-from shakedown.acceptance.verdict import Blame, Finding, Outcome, Shown, judge
+from shakedown.acceptance.verdict import Blame, Finding, Outcome, Shown, judge, undecided
 from shakedown.core import Launch
 from shakedown.engines import display
-from shakedown.jobs.accept import Race, Raced
+from shakedown.errors import ShakedownError
 from shakedown.jobs.accept_launches import Contender, unobserved
 from shakedown.jobs.accept_measure import Measurement
+from shakedown.jobs.accept_race import Race, Raced
 from shakedown.jobs.accept_request import AcceptRequest
 from shakedown.jobs.build_page import write_page
 from shakedown.jobs.result import ExitCode, JobResult
@@ -53,9 +55,10 @@ def misfit_result(
 def result_of(race: Race) -> JobResult:
     """The document's own fields are the first drafter's; all of them stand under `drafters`."""
     entries = [entry_of(race, raced) for raced in race.raced]
+    entries += [finding_entry(each.name, undecided("its turn had not come")) for each in race.unmeasured]
     first = entries[0]
     document = header(first) | {
-        name: first[name]
+        name: first.get(name)
         for name in (
             "tokens_per_round",
             "expected",
@@ -70,16 +73,33 @@ def result_of(race: Race) -> JobResult:
         "engine": race.engine,
         "version": race.version,
         "margin": race.request.margin,
-        "plain": [plain_entry(b, a) for b, a in zip(*race.plain, strict=True)],
+        "plain": [plain_entry(b, a) for b, a in zip_longest(*race.plain)],
         "drafters": entries,
     }
+    if race.cut is not None:
+        document |= cut_entry(race, race.cut)
     outcomes = [exit_code_of(each.finding) for each in race.raced]
     code = next((each for each in (ExitCode.NO_ANSWER, ExitCode.BAD) if each in outcomes), ExitCode.GOOD)
+    if race.cut is not None:
+        code = ExitCode(race.cut.exit_code)
     lines = accept_lines(document)
     if race.request.page is not None:
         write_page(race.request.page, accept_page(document))
         lines.append(f"  page         {race.request.page}")
     return JobResult(document=document, lines=lines, exit_code=code)
+
+
+def cut_entry(race: Race, cut: ShakedownError) -> dict[str, Any]:
+    """The whole of it decides nothing, whatever one drafter's entry says."""
+    redactor = Redactor.of(race.launch.env, race.launch.argv, cwd=race.launch.cwd)
+    message = redactor.redact_text(cut.message)
+    return {
+        "verdict": Outcome.UNDECIDED.value,
+        "blame": Blame.UNDECIDED.value,
+        "why": [f"cut while {race.cut_at}: {message}"],
+        "error": message,
+        "hints": [redactor.redact_text(hint) for hint in cut.hints],
+    }
 
 
 def exit_code_of(finding: Finding) -> ExitCode:
@@ -147,7 +167,7 @@ def entry_of(race: Race, raced: Raced) -> dict[str, Any]:
         "at": [
             at_concurrency(measured, plain, pace, drift)
             for measured, plain, pace, drift in zip(
-                raced.measured, race.plain[1], raced.paces, raced.drift, strict=True
+                raced.measured, race.beside, raced.paces, raced.drift, strict=race.cut is None
             )
         ],
         "next": next_of(race, raced),
@@ -257,11 +277,12 @@ def at_concurrency(
     }
 
 
-def plain_entry(before: Measurement, after: Measurement) -> dict[str, Any]:
+def plain_entry(before: Measurement, after: Measurement | None) -> dict[str, Any]:
+    """`after` None: it was cut before that."""
     return {
         "concurrency": before.concurrency,
         "before": {"requests": len(before.answers), "tokens_per_s": before.tokens_per_s},
-        "after": {"requests": len(after.answers), "tokens_per_s": after.tokens_per_s},
+        "after": {"requests": len(after.answers), "tokens_per_s": after.tokens_per_s} if after else None,
     }
 
 

@@ -25,7 +25,18 @@ def accept_lines(document: Mapping[str, Any]) -> list[str]:
     lines: list[str] = []
     for entry in document["drafters"]:
         lines += [*entry_lines(document, entry), ""]
-    return lines[:-1]
+    return [*lines[:-1], *cut_lines(document)]
+
+
+def cut_lines(document: Mapping[str, Any]) -> Iterator[str]:
+    """Why it did not come to its end, and what else was measured until then."""
+    if "error" not in document:
+        return
+    yield from labelled("cut", document["why"][0])
+    for number, each in enumerate(document["plain"]):
+        found = each["after"] or each["before"]
+        told = f"{found['tokens_per_s']:.1f} tokens/s at {each['concurrency']} at once"
+        yield from labelled("" if number else "plain", f"{told}, in {found['requests']} answers")
 
 
 def entry_lines(document: Mapping[str, Any], entry: Mapping[str, Any]) -> Iterator[str]:
