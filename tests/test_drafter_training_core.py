@@ -14,6 +14,7 @@ from drafter_texts import (
 )
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from shakedown.drafter.fast import learn
 from shakedown.drafter.packing import PackShape, loss_rows, pack_documents
@@ -121,6 +122,32 @@ def test_the_loss_is_the_same_in_chunks(monkeypatch):
     torch.testing.assert_close(parts.losses, whole.losses, rtol=1e-5, atol=1e-5)
     for name, wanted in whole_gradients.items():
         torch.testing.assert_close(part_gradients[name], wanted, rtol=1e-5, atol=1e-6, msg=name)
+
+
+class Computed(TorchDispatchMode):
+    """Names of torch's operations whose result has this shape, but for views of what was there."""
+
+    def __init__(self, shape):
+        super().__init__()
+        self.shape, self.names = shape, []
+
+    def __torch_dispatch__(self, function, types, arguments=(), keywords=None):
+        found = function(*arguments, **(keywords or {}))
+        if isinstance(found, torch.Tensor) and found.shape == self.shape and not function.is_view:
+            self.names.append(function.overloadpacket.__name__)
+        return found
+
+
+def test_a_look_without_gradients_makes_none_of_the_head():
+    drafter, vocabulary = small_drafter(), small_vocabulary()
+    pack = packed([text_of(TEXTS["one answer"], 0)])
+    shape = drafter.lm_head.weight.shape
+    with Computed(shape) as learning:
+        fast_lesson(drafter, vocabulary, pack)
+    with torch.no_grad(), Computed(shape) as looking:
+        fast_lesson(drafter, vocabulary, pack)
+    assert learning.names == ["zeros_like", "addmm_"]  # a buffer, and the only chunk's product
+    assert looking.names == []
 
 
 def test_the_plain_path_is_a_drafter_with_a_cache_token_by_token():

@@ -39,6 +39,10 @@ def soft_cross_entropy(
     `x` [M, H] are normed features; `head` [draft vocabulary, H] is `owner` in their dtype, and the gradient
     goes to the owner. Results: scalar, [N], bool [N].
     """
+    if not torch.is_grad_enabled():
+        owner = owner.detach()  # a parameter asks for its gradient even then, and would get it
+    if not torch.is_grad_enabled():
+        owner = owner.detach()  # a parameter asks for its gradient even then, and would get it
     total, losses, hits = _ChunkedLoss.apply(x, owner, head, teacher, pairs)  # type: ignore[no-untyped-call]
     return total, losses, hits
 
