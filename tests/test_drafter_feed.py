@@ -128,6 +128,12 @@ def test_the_learning_rate_rises_then_falls_to_its_share():
         Recipe(steps=0)
 
 
+@pytest.mark.parametrize("temperature", [0.0, -1.0, float("nan"), float("inf")])
+def test_a_teacher_without_a_temperature_is_refused(temperature):
+    with pytest.raises(UsageError, match=f"teacher temperature is {temperature}: it must be more than 0"):
+        Recipe(teacher_temperature=temperature)
+
+
 @given(st.lists(st.lists(st.booleans(), min_size=4, max_size=4), min_size=1, max_size=30), st.integers(1, 4))
 @settings(deadline=None, max_examples=80)
 def test_a_walk_makes_the_rounds_an_engine_would(rows, drafts):

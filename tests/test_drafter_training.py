@@ -235,6 +235,35 @@ def test_two_processes_train_as_one_does(setting, tmp_path):
     assert curves(alone.out, "held_out") == curves(both.out, "held_out")
 
 
+@pytest.mark.slow
+def test_a_training_with_a_colder_teacher_goes_on_to_the_bit(setting, tmp_path):
+    recipe = replace(RECIPE, epochs=2, teacher_temperature=0.5)
+    whole = replace(setting, out=tmp_path / "whole", recipe=recipe)
+    train_job(whole, Quiet())
+    assert load_checkpoint(whole.out).recipe.teacher_temperature == 0.5
+    shutil.copytree(whole.out, tmp_path / "cut")
+    first, last = steps_saved(whole.out)
+    shutil.rmtree(tmp_path / "cut" / f"step-{last:08d}")
+    talk = Quiet()
+    train_job(replace(whole, out=tmp_path / "cut"), talk)
+    assert f"goes on after step {first}" in "\n".join(talk.said)
+    assert_same_training(whole.out, tmp_path / "cut")
+
+
+def test_a_checkpoint_from_before_teachers_had_a_temperature_goes_on_with_its_own(setting, trained, tmp_path):
+    out = tmp_path / "older"
+    shutil.copytree(trained, out)
+    for facts in out.glob("step-*/checkpoint.json"):
+        found = json.loads(facts.read_text())
+        assert found["recipe"].pop("teacher_temperature") == 1.0
+        facts.write_text(json.dumps(found))
+    train_job(replace(setting, out=out), Quiet())
+    assert_same_training(trained, out)
+    colder = replace(setting, out=out, recipe=replace(RECIPE, teacher_temperature=0.5))
+    with pytest.raises(UsageError, match="another training: teacher temperature differ"):
+        train_job(colder, Quiet())
+
+
 def test_a_batch_that_does_not_divide_among_processes_is_refused(setting):
     with pytest.raises(UsageError, match="a batch of 4 packs does not divide among 3 processes"):
         shared_out(replace(setting, batch_packs=4), processes=3)

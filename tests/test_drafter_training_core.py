@@ -45,12 +45,12 @@ def packed(texts, *, spare_tokens=5, spare_rows=3):
     return pack_documents(list(enumerate(texts)), shape)
 
 
-def fast_lesson(drafter, vocabulary, pack):
-    teacher = TargetHead(head(), vocabulary).teach(pack.last)
+def fast_lesson(drafter, vocabulary, pack, temperature=1.0):
+    teacher = TargetHead(head(), vocabulary, temperature).teach(pack.last)
     return learn(drafter, pack, teacher, steps=STEPS, decay=DECAY, rows=1)
 
 
-def plain_lessons(drafter, vocabulary, texts):
+def plain_lessons(drafter, vocabulary, texts, temperature=1.0):
     return [
         learn_plainly(
             drafter,
@@ -62,6 +62,7 @@ def plain_lessons(drafter, vocabulary, texts):
             every_last(text),
             steps=STEPS,
             decay=DECAY,
+            teacher_temperature=temperature,
         )
         for text in texts
     ]
@@ -75,30 +76,34 @@ def differentiated(drafter, learn_total):
     return lesson, {name: parameter.grad.clone() for name, parameter in drafter.named_parameters()}
 
 
-def fast_and_gradients(drafter, vocabulary, pack):
+def fast_and_gradients(drafter, vocabulary, pack, temperature=1.0):
     def learn_total():
-        lesson = fast_lesson(drafter, vocabulary, pack)
+        lesson = fast_lesson(drafter, vocabulary, pack, temperature)
         return lesson, lesson.total
 
     return differentiated(drafter, learn_total)
 
 
-def plain_and_gradients(drafter, vocabulary, texts):
+def plain_and_gradients(drafter, vocabulary, texts, temperature=1.0):
     def learn_total():
-        lessons = plain_lessons(drafter, vocabulary, texts)
+        lessons = plain_lessons(drafter, vocabulary, texts, temperature)
         return lessons, sum(lesson.total for lesson in lessons)
 
     return differentiated(drafter, learn_total)
 
 
-@pytest.mark.parametrize("heads", [(4, 2), (4, 4)], ids=["shared keys", "own keys"])
-def test_the_fast_path_finds_the_losses_and_gradients_of_the_plain_one(heads):
+@pytest.mark.parametrize(
+    ("heads", "temperature"),
+    [((4, 2), 1.0), ((4, 4), 1.0), ((4, 2), 0.5), ((4, 2), 1.7)],
+    ids=["shared keys", "own keys", "a colder teacher", "a warmer teacher"],
+)
+def test_the_fast_path_finds_the_losses_and_gradients_of_the_plain_one(heads, temperature):
     drafter = small_drafter(heads=heads[0], kv_heads=heads[1])
     vocabulary = small_vocabulary()
     texts = [text_of(mask, seed) for seed, mask in enumerate(TEXTS.values())]
     pack = packed(texts)
-    fast, fast_gradients = fast_and_gradients(drafter, vocabulary, pack)
-    plain, plain_gradients = plain_and_gradients(drafter, vocabulary, texts)
+    fast, fast_gradients = fast_and_gradients(drafter, vocabulary, pack, temperature)
+    plain, plain_gradients = plain_and_gradients(drafter, vocabulary, texts, temperature)
 
     assert fast.total.item() == pytest.approx(sum(lesson.total.item() for lesson in plain), rel=1e-5)
     torch.testing.assert_close(fast.losses, sum(p.losses.sum(1) for p in plain), rtol=1e-5, atol=1e-5)
@@ -122,6 +127,18 @@ def test_the_loss_is_the_same_in_chunks(monkeypatch):
     torch.testing.assert_close(parts.losses, whole.losses, rtol=1e-5, atol=1e-5)
     for name, wanted in whole_gradients.items():
         torch.testing.assert_close(part_gradients[name], wanted, rtol=1e-5, atol=1e-6, msg=name)
+
+
+@pytest.mark.parametrize("remembered", [False, True], ids=["first epoch", "later epochs"])
+def test_a_colder_teacher_judges_as_the_target_itself(remembered):
+    vocabulary = small_vocabulary()
+    pack = packed([text_of(mask, seed) for seed, mask in enumerate(TEXTS.values())])
+    own = TargetHead(head(), vocabulary).teach(pack.last)
+    cold = TargetHead(head(), vocabulary, 0.5).teach(pack.last, own.verdict if remembered else None)
+    assert torch.equal(cold.verdict.choice, own.verdict.choice)
+    assert torch.equal(cold.verdict.covered, own.verdict.covered)
+    wanted = (own.logits / 0.5).softmax(-1)
+    torch.testing.assert_close((cold.logits - cold.log_sum_exp[:, None]).exp(), wanted)
 
 
 class Computed(TorchDispatchMode):

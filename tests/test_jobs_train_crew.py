@@ -52,7 +52,7 @@ def test_a_first_process_that_was_ended_does_not_say_that_nothing_is_wrong():
 def test_every_setting_of_the_plan_reaches_the_processes():
     plan = TrainPlan(
         start="before", epochs=2, steps=3, draft_vocab=64, intermediate=32, learning_rate=0.5, decay=0.7,
-        freeze_head=True, pack_rows=128, batch_packs=4, seed=9,
+        teacher_temperature=0.5, freeze_head=True, pack_rows=128, batch_packs=4, seed=9,
     )  # fmt: skip
     assert all(getattr(plan, each.name) != each.default for each in fields(plan) if each.name != "processes")
     argv = command("target", Path("states"), Path("out"), plan, 2)

@@ -211,6 +211,13 @@ def extract(as_json: bool, engine_options: dict[str, Any] | None, **options: Any
 @click.option("--learning-rate", type=click.FloatRange(0, min_open=True), default=2e-4, show_default=True)
 @click.option("--decay", type=click.FloatRange(0, 1, min_open=True), default=0.8, show_default=True)
 @click.option(
+    "--teacher-temperature",
+    type=click.FloatRange(0, min_open=True),
+    default=1.0,
+    show_default=True,
+    help="Of the target's distribution as it is taught: below 1 its choice stands out.",
+)
+@click.option(
     "--pack-rows",
     type=click.IntRange(2),
     default=16_384,

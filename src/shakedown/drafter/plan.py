@@ -74,6 +74,7 @@ class TrainPlan:
     intermediate: int | None = None  # None: as wide an MLP as a layer of the target has
     learning_rate: float = 2e-4
     decay: float = 0.8  # weight of each further draft against the one before it
+    teacher_temperature: float = 1.0  # below 1 the target's choice stands out of what is taught
     freeze_head: bool = False
     pack_rows: int = 16_384
     batch_packs: int | None = None  # None: one pack's rows, shared out among the processes

@@ -13,10 +13,14 @@ from shakedown.errors import UsageError
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recipe:
-    """`pack_rows`: loss rows at a time on a device; `batch_packs`: packs of a step, on all devices."""
+    """`pack_rows`: loss rows at a time on a device; `batch_packs`: packs of a step, on all devices.
+
+    `teacher_temperature` divides the target's logits for the shares that are taught, and for nothing else.
+    """
 
     steps: int = 7
     decay: float = 0.8
+    teacher_temperature: float = 1.0
     epochs: int = 5
     pack_rows: int = 16_384
     batch_packs: int = 1
@@ -41,6 +45,12 @@ class Recipe:
         if not 0 <= self.held_out < 1 or not 0 < self.decay <= 1:
             raise UsageError(
                 f"held out is {self.held_out}, decay is {self.decay}: shares lie between 0 and 1"
+            )
+
+        if not 0 < self.teacher_temperature < math.inf:
+            raise UsageError(
+                f"teacher temperature is {self.teacher_temperature}: it must be more than 0",
+                "1 teaches the target's own distribution; below 1 its choice stands out",
             )
 
     def rate(self, step: int, total: int) -> float:

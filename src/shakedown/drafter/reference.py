@@ -37,13 +37,14 @@ def learn_plainly(
     *,
     steps: int,
     decay: float,
+    teacher_temperature: float = 1.0,
 ) -> PlainLesson:
     """`tokens`, `mask` [T]; `aux` [T, 3H]; `last` [T, H], after the final norm, at every row."""
     teacher = last @ target_head.T  # [T, vocab]: row j is the distribution of token j+1
     logits = unroll_plainly(drafter, tokens, aux, steps)
     length = len(tokens)
     choices = teacher.argmax(-1)
-    wanted = teacher[:, vocabulary.target_ids].float().softmax(-1)
+    wanted = (teacher[:, vocabulary.target_ids].float() / teacher_temperature).softmax(-1)
     drafted = vocabulary.target_ids[logits.argmax(-1)]
     losses = logits.new_zeros(steps, length, dtype=torch.float32)
     trained, hits = torch.zeros(steps, length, dtype=torch.bool), torch.zeros(steps, length, dtype=torch.bool)

@@ -43,7 +43,7 @@ class Verdict:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Teacher:
-    """R rows: `logits` [R, draft vocabulary], their `log_sum_exp` [R], and the verdict."""
+    """R rows: `logits` [R, draft vocabulary] over the temperature, their `log_sum_exp` [R], and the verdict."""
 
     logits: Tensor
     log_sum_exp: Tensor
@@ -51,15 +51,19 @@ class Teacher:
 
 
 class TargetHead:
-    """The target's output matrix, [vocab, H], cut into the rows of the draft vocabulary and all others."""
+    """The target's output matrix, [vocab, H], cut into the rows of the draft vocabulary and all others.
 
-    def __init__(self, head: Tensor, vocabulary: DraftVocabulary) -> None:
+    `temperature`: of the distribution that is taught. The verdict is the target's own, at 1.
+    """
+
+    def __init__(self, head: Tensor, vocabulary: DraftVocabulary, temperature: float = 1.0) -> None:
         if len(head) != vocabulary.vocab:
             raise DataProblem(
                 f"the target's head has {len(head)} tokens, the draft vocabulary maps into {vocabulary.vocab}"
             )
         inside = vocabulary.t2d.to(head.device)
         self.inside, self.outside = head[inside].contiguous(), head[~inside].contiguous()
+        self.temperature = temperature
 
     @torch.no_grad()
     def teach(self, last: Tensor, known: Verdict | None = None) -> Teacher:
@@ -68,6 +72,8 @@ class TargetHead:
         top, place, log_sum = summarise(logits)
         if known is None:
             known = self._judge(last, top, place, log_sum)
+        if self.temperature != 1:
+            _, _, log_sum = summarise(logits.div_(self.temperature))
         return Teacher(logits=logits, log_sum_exp=log_sum, verdict=known)
 
     def _judge(self, last: Tensor, best: Tensor, choice: Tensor, inside: Tensor) -> Verdict:

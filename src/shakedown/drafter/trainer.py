@@ -48,7 +48,8 @@ class Trainer:
         self.drafter.lm_head.weight.requires_grad_(not recipe.freeze_head)
         self.optimiser = Optimiser(self.drafter, recipe)
         self._verdicts: dict[int, Verdict] = {}  # by document, 16 bytes a loss row
-        self._head = TargetHead(target_head.to(crew.device, self.dtype), vocabulary)
+        head = target_head.to(crew.device, self.dtype)
+        self._head = TargetHead(head, vocabulary, recipe.teacher_temperature)
 
     def learn(self, packs: Iterable[Pack], rows: int) -> Tensor:
         """Adds the gradients of this process's packs of a batch with `rows` loss rows in all.

@@ -44,6 +44,8 @@ class Planned(Protocol):
     @property
     def decay(self) -> float: ...
     @property
+    def teacher_temperature(self) -> float: ...
+    @property
     def freeze_head(self) -> bool: ...
     @property
     def pack_rows(self) -> int: ...
@@ -104,6 +106,7 @@ class TrainRequest:
             epochs=plan.epochs,
             learning_rate=plan.learning_rate,
             decay=plan.decay,
+            teacher_temperature=plan.teacher_temperature,
             freeze_head=plan.freeze_head,
             pack_rows=plan.pack_rows,
             seed=plan.seed,

@@ -50,6 +50,7 @@ def command(target: str, states: Path, out: Path, plan: TrainPlan, processes: in
     argv += ["--steps", str(plan.steps), "--epochs", str(plan.epochs), "--draft-vocab", str(plan.draft_vocab)]
     argv += ["--learning-rate", str(plan.learning_rate), "--pack-rows", str(plan.pack_rows)]
     argv += ["--seed", str(plan.seed), "--decay", str(plan.decay)]
+    argv += ["--teacher-temperature", str(plan.teacher_temperature)]
     argv += ["--freeze-head"] if plan.freeze_head else []
     argv += ["--batch-packs", str(plan.batch_packs)] if plan.batch_packs else []
     argv += ["--intermediate", str(plan.intermediate)] if plan.intermediate else []
