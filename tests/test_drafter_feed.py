@@ -5,12 +5,13 @@ from itertools import pairwise
 
 import pytest
 import torch
+from drafter_texts import text_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shakedown.drafter.curves import Acceptances, CurveFile, walk
 from shakedown.drafter.feed import Sizes, packs_of, plan
-from shakedown.drafter.packing import PackShape, plan_packs
+from shakedown.drafter.packing import PackShape, Piece, fit_shape, pieces_of, plan_packs
 from shakedown.drafter.recipe import Recipe
 from shakedown.drafter.vocabulary import (
     DraftVocabulary,
@@ -51,12 +52,64 @@ def test_a_plan_is_the_same_for_any_number_of_processes_and_changes_by_epoch():
     found = plan(sizes, range(50), recipe)
     assert found == plan(sizes, range(50), recipe)
     first, second = (
-        [n for batch in found.batches[begin:end] for pack in batch for n in pack]
+        [piece.document for batch in found.batches[begin:end] for pack in batch for piece in pack]
         for begin, end in ((0, found.steps_per_epoch[0]), (found.steps_per_epoch[0], None))
     )
     assert sorted(first) == sorted(second) == list(range(50))
     assert first != second
-    assert found.rows_taught(0) == sum(sizes.taught[n] for pack in found.batches[0] for n in pack)
+    assert found.rows_taught(0) == sum(sizes.taught(p.document) for pack in found.batches[0] for p in pack)
+
+
+@given(st.integers(0, 400), st.integers(12, 90), st.integers(1, 11))
+@settings(deadline=None, max_examples=80)
+def test_pieces_train_every_row_once_and_hold_what_its_steps_read(rows, room, steps):
+    pieces = pieces_of(7, rows, room, steps)
+    trained = [row for piece in pieces for row in range(piece.first, piece.first + piece.trained)]
+    assert trained == list(range(rows))
+    for piece in pieces:
+        assert piece.document == 7
+        assert piece.rows <= room
+        last_read = min(piece.first + piece.trained + steps, rows)
+        assert piece.first + piece.rows == last_read
+
+
+@pytest.mark.parametrize("processes", [1, 8])
+def test_what_a_batch_is_told_to_teach_is_what_its_packs_train(processes):
+    """An answer that is longer than one process's share of a batch, among others."""
+    masks = [[0] * 50 + [1] * 1500, [0] * 3 + [1] * 200 + [0] * 9 + [1] * 700]
+    masks += [[0] * 50 + [1] * (60 + n) for n in range(20)]
+    texts = [text_of(mask, seed, hidden=2) for seed, mask in enumerate(masks)]
+    sizes = Sizes.of([text.mask for text in texts])
+    recipe = Recipe(epochs=1, pack_rows=2048 // processes, batch_packs=processes)
+    found = plan(sizes, range(len(masks)), recipe)
+    for step, batch in enumerate(found.batches):
+        packs = packs_of(texts, batch, found.shape, torch.device("cpu"), str)
+        assert sum(int((pack.depth > 0).sum()) for pack in packs) == found.rows_taught(step)
+    told = sum(map(found.rows_taught, range(len(found.batches))))
+    assert told == sum(map(sizes.taught, range(len(masks)))) == sum(map(sum, masks)) - len(masks) - 1
+
+
+def test_a_pack_has_room_for_a_long_text_that_is_held_out():
+    sizes = Sizes.of([torch.tensor([0] * 3 + [1] * length) for length in (40, 50, 900)])
+    assert plan(sizes, range(2), Recipe(pack_rows=128)).shape.tokens >= 903
+
+
+def test_texts_that_are_nearly_all_prompt_get_fewer_rows_a_pack_and_more_packs_a_batch():
+    usual = fit_shape([300] * 50, [150] * 50, 16_384, 300)
+    assert (usual.rows, usual.tokens) == (16_384, 33_536)
+    prompts = fit_shape([8200] * 50, [100] * 50, 16_384, 8200)
+    assert prompts.tokens == 8 * 16_384
+    assert prompts.rows == 1664  # as many as come with so many tokens
+    long = fit_shape([8200] * 50, [100] * 50, 128, 8200)
+    assert (long.tokens, long.rows) == (8320, 128)  # never less than the longest text
+
+    sizes = Sizes.of([torch.tensor([0] * 820 + [1] * 11)] * 400)
+    recipe = Recipe(epochs=1, pack_rows=1024, batch_packs=2)
+    found = plan(sizes, range(400), recipe)
+    assert found.shape.rows == 128
+    rows = [sum(piece.rows for pack in batch for piece in pack) for batch in found.batches]
+    assert [len(batch) % recipe.batch_packs for batch in found.batches[:-1]] == [0] * (len(rows) - 1)
+    assert all(0.7 < each / (recipe.pack_rows * recipe.batch_packs) <= 1 for each in rows[:-1])
 
 
 def test_packs_come_in_order_and_a_broken_text_raises_in_its_turn():
@@ -64,7 +117,8 @@ def test_packs_come_in_order_and_a_broken_text_raises_in_its_turn():
         def __getitem__(self, number):
             raise DataProblem(f"document {number} is broken")
 
-    feed = packs_of(Texts(), [(3,), (4,)], PackShape(tokens=128, rows=128), torch.device("cpu"), str)
+    packs = [(Piece.whole(number, 5),) for number in (3, 4)]
+    feed = packs_of(Texts(), packs, PackShape(tokens=128, rows=128), torch.device("cpu"), str)
     with pytest.raises(DataProblem, match="document 3"):
         next(feed)
 

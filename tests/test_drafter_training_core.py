@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from shakedown.drafter.fast import learn
-from shakedown.drafter.packing import PackShape, loss_rows, pack_documents
+from shakedown.drafter.packing import PackShape, loss_rows, pack_documents, pack_pieces, pieces_of
 from shakedown.drafter.reference import learn_plainly, unroll_plainly
 from shakedown.drafter.teacher import TargetHead
 
@@ -127,6 +127,30 @@ def test_the_loss_is_the_same_in_chunks(monkeypatch):
     torch.testing.assert_close(parts.losses, whole.losses, rtol=1e-5, atol=1e-5)
     for name, wanted in whole_gradients.items():
         torch.testing.assert_close(part_gradients[name], wanted, rtol=1e-5, atol=1e-6, msg=name)
+
+
+def test_a_document_in_pieces_teaches_what_it_teaches_whole():
+    drafter, vocabulary = small_drafter(), small_vocabulary()
+    texts = [text_of(mask, seed) for seed, mask in enumerate(TEXTS.values())]
+    whole, whole_gradients = plain_and_gradients(drafter, vocabulary, texts)
+    room = STEPS + 3
+
+    def learn_total():
+        lessons = [
+            fast_lesson(drafter, vocabulary, pack_pieces([(piece, text)], PackShape(tokens=40, rows=room)))
+            for number, text in enumerate(texts)
+            for piece in pieces_of(number, len(text.last_rows), room, STEPS)
+        ]
+        return lessons, sum(lesson.total for lesson in lessons)
+
+    parts, part_gradients = differentiated(drafter, learn_total)
+    assert len(parts) > len(texts) + 4
+    for name in ("losses", "trained", "hits"):
+        by_step = [sum(getattr(part, name).view(STEPS, -1).sum(1) for part in parts)]
+        by_step += [sum(getattr(lesson, name).sum(1) for lesson in whole)]
+        torch.testing.assert_close(*by_step, rtol=1e-5, atol=1e-5, msg=name)
+    for name, wanted in whole_gradients.items():
+        torch.testing.assert_close(part_gradients[name], wanted, rtol=1e-5, atol=1e-5, msg=name)
 
 
 @pytest.mark.parametrize("remembered", [False, True], ids=["first epoch", "later epochs"])

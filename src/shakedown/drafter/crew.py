@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
+from typing import Any
 
 import torch
 from torch import Tensor, distributed
@@ -27,7 +28,7 @@ class Crew:
     def leads(self) -> bool:
         return self.rank == 0
 
-    def share(self, packs: tuple[tuple[int, ...], ...]) -> tuple[tuple[int, ...], ...]:
+    def share(self, packs: tuple[Any, ...]) -> tuple[Any, ...]:
         """This process's packs of a batch: every size-th."""
         return packs[self.rank :: self.size]
 

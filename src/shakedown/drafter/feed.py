@@ -6,6 +6,8 @@ resumed run sees what an uninterrupted one would have seen.
 
 from __future__ import annotations
 
+import math
+from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
@@ -14,11 +16,22 @@ from typing import Any
 
 import torch
 
-from shakedown.drafter.packing import Pack, PackShape, Text, fit_shape, loss_rows, pack_documents, plan_packs
+from shakedown.drafter.packing import (
+    Pack,
+    PackShape,
+    Piece,
+    Text,
+    fit_shape,
+    loss_rows,
+    pack_pieces,
+    pieces_of,
+    plan_packs,
+)
 from shakedown.drafter.recipe import Recipe
 from shakedown.errors import DataProblem
 
 AHEAD, THREADS = 3, 2  # packs in memory beside the one in use, and gathered at a time
+Packed = tuple[Piece, ...]  # what is in one pack
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,7 +40,7 @@ class Sizes:
 
     tokens: tuple[int, ...]
     rows: tuple[int, ...]
-    taught: tuple[int, ...]  # loss rows that are trained at all
+    ends: tuple[tuple[int, ...], ...]  # loss rows that have nothing to draft: the last of each answer
 
     @classmethod
     def of(cls, masks: Sequence[torch.Tensor]) -> Sizes:
@@ -35,51 +48,67 @@ class Sizes:
         return cls(
             tokens=tuple(len(mask) for mask in masks),
             rows=tuple(len(rows) for rows, _ in found),
-            taught=tuple(int((depth > 0).sum()) for _, depth in found),
+            ends=tuple(tuple((depth == 0).nonzero().flatten().tolist()) for _, depth in found),
         )
+
+    def taught(self, document: int) -> int:
+        """Loss rows of a document that are trained at all."""
+        return self.rows[document] - len(self.ends[document])
+
+    def taught_in(self, piece: Piece) -> int:
+        ends, last = self.ends[piece.document], piece.first + piece.trained
+        return piece.trained - (bisect_left(ends, last) - bisect_left(ends, piece.first))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Curriculum:
-    """The documents of each pack of each optimiser step. `batches[step]` are its packs, of all processes."""
+    """What is in each pack of each optimiser step. `batches[step]` are its packs, of all processes."""
 
     shape: PackShape
-    batches: tuple[tuple[tuple[int, ...], ...], ...]
+    batches: tuple[tuple[Packed, ...], ...]
     steps_per_epoch: tuple[int, ...]
     sizes: Sizes
 
     def rows_taught(self, step: int) -> int:
         """Loss rows of the whole batch: what its loss is divided by."""
-        return sum(self.sizes.taught[number] for pack in self.batches[step] for number in pack)
+        return sum(self.sizes.taught_in(piece) for pack in self.batches[step] for piece in pack)
 
 
 def plan(sizes: Sizes, documents: Sequence[int], recipe: Recipe) -> Curriculum:
-    """All epochs over `documents`. Raises DataProblem where none has a row to train."""
-    useful = [number for number in documents if sizes.taught[number]]
+    """All epochs over `documents`. Raises DataProblem where none has a row to train.
+
+    Where the shape of a pack has fewer rows than the recipe says, a batch has as many more packs.
+    """
+    useful = [number for number in documents if sizes.taught(number)]
     if not useful:
         raise DataProblem(
             f"none of {len(documents)} documents has two generated tokens in a row: nothing can be trained"
         )
     tokens, rows = ([values[n] for n in useful] for values in (sizes.tokens, sizes.rows))
-    shape = fit_shape(tokens, rows, recipe.pack_rows)
-    batches: list[tuple[tuple[int, ...], ...]] = []
+    shape = fit_shape(tokens, rows, recipe.pack_rows, max(sizes.tokens))
+    together = recipe.batch_packs * math.ceil(recipe.pack_rows / shape.rows)
+    batches: list[tuple[Packed, ...]] = []
     per_epoch: list[int] = []
     for epoch in range(recipe.epochs):
-        packs = [
-            tuple(useful[n] for n in pack)
-            for pack in plan_packs(tokens, rows, shape, recipe.seed * 1_000_003 + epoch)
-        ]
-        grouped = [
-            tuple(packs[at : at + recipe.batch_packs]) for at in range(0, len(packs), recipe.batch_packs)
-        ]
+        packs = packs_for(sizes, useful, shape, recipe.steps, recipe.seed * 1_000_003 + epoch)
+        grouped = [packs[at : at + together] for at in range(0, len(packs), together)]
         batches += grouped
         per_epoch.append(len(grouped))
     return Curriculum(shape=shape, batches=tuple(batches), steps_per_epoch=tuple(per_epoch), sizes=sizes)
 
 
+def packs_for(
+    sizes: Sizes, documents: Sequence[int], shape: PackShape, steps: int, seed: int
+) -> tuple[Packed, ...]:
+    """These documents once, those that are too long in pieces."""
+    pieces = [piece for n in documents for piece in pieces_of(n, sizes.rows[n], shape.rows, steps)]
+    tokens, rows = [sizes.tokens[piece.document] for piece in pieces], [piece.rows for piece in pieces]
+    return tuple(tuple(pieces[n] for n in pack) for pack in plan_packs(tokens, rows, shape, seed))
+
+
 def packs_of(
     texts: Sequence[Any],
-    packs: Sequence[tuple[int, ...]],
+    packs: Sequence[Packed],
     shape: PackShape,
     device: torch.device,
     place_of: Callable[[int], str],
@@ -90,14 +119,14 @@ def packs_of(
     """
     stream = torch.cuda.Stream(device) if device.type == "cuda" else None  # type: ignore[no-untyped-call]
 
-    def gather(numbers: tuple[int, ...]) -> Pack:
-        documents: list[tuple[int, Text]] = [(number, texts[number]) for number in numbers]
+    def gather(pieces: Packed) -> Pack:
+        documents: list[tuple[Piece, Text]] = [(piece, texts[piece.document]) for piece in pieces]
         if stream is None:
-            pack = pack_documents(documents, shape)
+            pack = pack_pieces(documents, shape)
             refuse_broken(pack, place_of)
             return pack
         with torch.cuda.stream(stream):  # beside the stream that trains: it waits for no copy and no look
-            pack = pack_documents(documents, shape, pinned=True).to(device)
+            pack = pack_pieces(documents, shape, pinned=True).to(device)
             refuse_broken(pack, place_of)
             stream.synchronize()
         return pack
@@ -108,7 +137,7 @@ def packs_of(
         yield pack
 
 
-def _ahead(gather: Callable[[tuple[int, ...]], Pack], packs: Sequence[tuple[int, ...]]) -> Iterator[Pack]:
+def _ahead(gather: Callable[[Packed], Pack], packs: Sequence[Packed]) -> Iterator[Pack]:
     with ThreadPoolExecutor(THREADS, thread_name_prefix="packs") as pool:
         waiting: list[Future[Pack]] = []
         rest = iter(packs)
@@ -131,11 +160,11 @@ def refuse_broken(pack: Pack, place_of: Callable[[int], str]) -> None:
     for span in pack.spans:
         places = slice(span.first_token, span.first_token + span.tokens)
         rows = slice(span.first_row, span.first_row + span.rows)
-        for what, part in (("aux", pack.aux[places]), ("last", pack.last[rows])):
+        for what, part, first in (("aux", pack.aux[places], 0), ("last", pack.last[rows], span.skipped)):
             broken = (~torch.isfinite(part)).any(1).nonzero().flatten()
             if len(broken):
                 raise DataProblem(
-                    f"{place_of(span.document)}: {what} row {int(broken[0])} is not finite"
+                    f"{place_of(span.document)}: {what} row {first + int(broken[0])} is not finite"
                     f" ({len(broken)} of its {len(part)} rows)",
                     "the capture went wrong there: remove that shard and extract its samples again",
                 )

@@ -1,6 +1,7 @@
 """Several documents in one row of fixed length, with what training needs to know of each loss row.
 
-It never splits a document over two packs: of one with too many loss rows the last ones are left out.
+It never leaves out a loss row: a document with more of them than a pack has room for is trained in pieces,
+each with all tokens of the document, since the rows of every piece attend to those before them.
 
 A loss row is a row whose next token the target wrote. Every tensor of loss rows has the same order, text
 order, so what step k reads, the token k places on, lies k entries further along: no step needs an index.
@@ -19,6 +20,8 @@ from torch import Tensor
 from shakedown.errors import DataProblem
 
 MULTIPLE = 128  # the block of the attention mask
+TOKENS_A_ROW = 8  # of a pack at most: what they take then is less than what its loss rows take
+SLACK = 1.02  # packs are not filled to the last token
 
 
 class Text(Protocol):
@@ -45,10 +48,26 @@ class PackShape:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Span:
-    """Where one document lies in a pack."""
+class Piece:
+    """`rows` loss rows of a document from its `first` on. The first `trained` of them are trained; the rest
+    are only read, by the steps of those before them, and trained in the next piece."""
 
     document: int
+    first: int
+    rows: int
+    trained: int
+
+    @classmethod
+    def whole(cls, document: int, rows: int) -> Piece:
+        return cls(document=document, first=0, rows=rows, trained=rows)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Span:
+    """Where one document lies in a pack; `skipped` of its loss rows, at its beginning, do not."""
+
+    document: int
+    skipped: int
     first_token: int
     tokens: int
     first_row: int
@@ -106,13 +125,29 @@ def loss_rows(mask: Tensor) -> tuple[Tensor, Tensor]:
     return rows, run_end[rows + 1] - rows - 2
 
 
-def pack_documents(documents: Sequence[tuple[int, Text]], shape: PackShape, *, pinned: bool = False) -> Pack:
-    """Fills a pack with (number, document) in the given order; what does not fit of the last one is left out.
+def pieces_of(document: int, rows: int, room: int, steps: int) -> list[Piece]:
+    """All rows of a document, as many at a time as a pack has room for. `steps`: how far a row reads on."""
+    assert room > steps, f"a pack of {room} rows has no room for a row and {steps} steps"
+    pieces: list[Piece] = []
+    first = 0
+    while rows - first > room:
+        pieces.append(Piece(document=document, first=first, rows=room, trained=room - steps))
+        first += room - steps
+    return [*pieces, Piece(document=document, first=first, rows=rows - first, trained=rows - first)]
+
+
+def pack_documents(documents: Sequence[tuple[int, Text]], shape: PackShape) -> Pack:
+    """Of whole documents, each with its number. Raises DataProblem as `pack_pieces`."""
+    return pack_pieces([(Piece.whole(n, len(text.last_rows)), text) for n, text in documents], shape)
+
+
+def pack_pieces(pieces: Sequence[tuple[Piece, Text]], shape: PackShape, *, pinned: bool = False) -> Pack:
+    """Fills a pack with these in the given order; they must fit.
 
     Raises DataProblem for a document whose last states are not those of its loss rows.
     """
-    width, hidden = documents[0][1].aux.shape[1], documents[0][1].last.shape[1]
-    dtype = documents[0][1].aux.dtype
+    width, hidden = pieces[0][1].aux.shape[1], pieces[0][1].last.shape[1]
+    dtype = pieces[0][1].aux.dtype
 
     def room(*sizes: int, kind: torch.dtype = torch.int64) -> Tensor:
         return torch.zeros(sizes, dtype=kind, pin_memory=pinned)
@@ -130,54 +165,61 @@ def pack_documents(documents: Sequence[tuple[int, Text]], shape: PackShape, *, p
     )
     spans: list[Span] = []
     token = row = 0
-    for number, document in documents:
-        span = _place(
-            pack, document, Span(document=number, first_token=token, tokens=0, first_row=row, rows=0)
+    for piece, document in pieces:
+        span = Span(
+            document=piece.document,
+            skipped=piece.first,
+            first_token=token,
+            tokens=len(document.tokens),
+            first_row=row,
+            rows=piece.rows,
         )
+        _place(pack, document, span, piece.trained)
         spans.append(span)
         token, row = token + span.tokens, row + span.rows
     return replace(pack, spans=tuple(spans))
 
 
-def _place(pack: Pack, document: Text, at: Span) -> Span:
-    length = min(len(document.tokens), len(pack.next_tokens) - at.first_token)
-    rows, depth = loss_rows(document.mask[:length])
-    room = len(pack.rows) - at.first_row
-    rows, depth = rows[:room], depth[:room].clamp(max=room - 1 - torch.arange(min(room, len(rows))))
-    if not torch.equal(document.last_rows[: len(rows)], rows):
+def _place(pack: Pack, document: Text, at: Span, trained: int) -> None:
+    rows, depth = loss_rows(document.mask)
+    if not torch.equal(document.last_rows, rows):
         raise DataProblem(
             f"document {at.document}: its last states are of {len(document.last_rows)} rows,"
             f" not of the {len(rows)} rows whose next token the target wrote"
         )
-    tokens = slice(at.first_token, at.first_token + length)
-    places = slice(at.first_row, at.first_row + len(rows))
-    pack.aux[tokens] = document.aux[:length]
-    pack.next_tokens[tokens][:-1] = document.tokens[1:length]
-    pack.positions[tokens] = torch.arange(length)
-    pack.rows[places] = rows + at.first_token
+    part = slice(at.skipped, at.skipped + at.rows)
+    tokens = slice(at.first_token, at.first_token + at.tokens)
+    places = slice(at.first_row, at.first_row + at.rows)
+    pack.aux[tokens] = document.aux
+    pack.next_tokens[tokens][:-1] = document.tokens[1:]
+    pack.positions[tokens] = torch.arange(at.tokens)
+    pack.rows[places] = rows[part] + at.first_token
     pack.first_key[places] = at.first_token
-    pack.last_key[places] = (rows + at.first_token).int()
-    pack.depth[places] = depth
-    pack.last[places] = document.last[: len(rows)]
-    return replace(at, tokens=length, rows=len(rows))
+    pack.last_key[places] = (rows[part] + at.first_token).int()
+    pack.depth[places] = depth[part]
+    pack.depth[at.first_row + trained : places.stop] = 0
+    pack.last[places] = document.last[part]
 
 
-def fit_shape(tokens: Sequence[int], rows: Sequence[int], row_budget: int) -> PackShape:
+def fit_shape(tokens: Sequence[int], rows: Sequence[int], row_budget: int, longest: int) -> PackShape:
     """Room for `row_budget` loss rows and the tokens that usually come with them, or the longest text.
 
-    Loss rows cost about thirty times what other tokens cost, in time and in memory: the budget is theirs.
+    Loss rows cost about thirty times the time of other tokens, and twelve times the memory: the budget is
+    theirs. Texts that are nearly all prompt get fewer rows a pack instead of more tokens than `TOKENS_A_ROW`
+    allows. What is free on a device decides nothing: a run that is gone on with must find the same packs.
     """
     density = max(1e-3, sum(rows) / max(1, sum(tokens)))
-    usual = int(row_budget / density * 1.02)
-    return PackShape(tokens=_round_up(max(usual, *tokens)), rows=_round_up(row_budget))
+    usual = int(row_budget / density * SLACK)
+    room = _round_up(max(min(usual, TOKENS_A_ROW * row_budget), longest))
+    return PackShape(tokens=room, rows=_round_up(min(row_budget, int(room * density * SLACK) + 1)))
 
 
 def plan_packs(
     tokens: Sequence[int], rows: Sequence[int], shape: PackShape, seed: int, open_packs: int = 32
 ) -> list[tuple[int, ...]]:
-    """Documents of each pack, shuffled by `seed`: each goes into the fullest open pack that has room.
+    """Numbers of what each pack gets, shuffled by `seed`: each goes into the fullest open pack with room.
 
-    Documents without loss rows are left out: they teach nothing. Every other one is in exactly one pack.
+    What has no loss rows is left out: it teaches nothing. Everything else is in exactly one pack.
     """
     order = [number for number in range(len(tokens)) if rows[number] > 0]
     shuffle = random.Random(seed)
@@ -185,7 +227,7 @@ def plan_packs(
     done: list[tuple[int, ...]] = []
     opened: list[tuple[int, int, list[int]]] = []  # tokens left, rows left, documents
     for number in order:
-        need = min(tokens[number], shape.tokens), min(rows[number], shape.rows)
+        need = tokens[number], rows[number]
         fits = [o for o in opened if o[0] >= need[0] and o[1] >= need[1]]
         best = min(fits, default=(shape.tokens, shape.rows, []), key=lambda pack: pack[1])
         if fits:

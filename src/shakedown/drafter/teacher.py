@@ -43,7 +43,8 @@ class Verdict:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Teacher:
-    """R rows: `logits` [R, draft vocabulary] over the temperature, their `log_sum_exp` [R], and the verdict."""
+    """R rows: `logits` [R, draft vocabulary], already over the temperature, their `log_sum_exp` [R], and the
+    verdict."""
 
     logits: Tensor
     log_sum_exp: Tensor

@@ -47,7 +47,7 @@ class Trainer:
         self.drafter.embedding = self.drafter.embedding.to(self.dtype)
         self.drafter.lm_head.weight.requires_grad_(not recipe.freeze_head)
         self.optimiser = Optimiser(self.drafter, recipe)
-        self._verdicts: dict[int, Verdict] = {}  # by document, 16 bytes a loss row
+        self._verdicts: dict[tuple[int, int], Verdict] = {}  # by piece of a document, 16 bytes a loss row
         head = target_head.to(crew.device, self.dtype)
         self._head = TargetHead(head, vocabulary, recipe.teacher_temperature)
 
@@ -91,7 +91,7 @@ class Trainer:
 
     def _teach(self, pack: Pack) -> Teacher:
         """The target's choice over the whole vocabulary never changes: the first epoch alone finds it."""
-        parts = [self._verdicts.get(span.document) for span in pack.spans]
+        parts = [self._verdicts.get((span.document, span.skipped)) for span in pack.spans]
         known = [
             part for part, span in zip(parts, pack.spans, strict=True) if part and len(part) == span.rows
         ]
@@ -100,7 +100,7 @@ class Trainer:
         teacher = self._head.teach(pack.last)
         for span in pack.spans:
             rows = slice(span.first_row, span.first_row + span.rows)
-            self._verdicts[span.document] = teacher.verdict.of(rows)
+            self._verdicts[span.document, span.skipped] = teacher.verdict.of(rows)
         return teacher
 
 

@@ -24,9 +24,9 @@ from shakedown.drafter.checkpoint import (
     save_checkpoint,
 )
 from shakedown.drafter.curves import Acceptance, CurveFile
-from shakedown.drafter.feed import Curriculum, packs_of, plan
+from shakedown.drafter.feed import Packed, packs_for, packs_of, plan
 from shakedown.drafter.material import Material
-from shakedown.drafter.packing import Pack, plan_packs
+from shakedown.drafter.packing import Pack
 from shakedown.drafter.provenance import provenance
 from shakedown.drafter.trainer import Trainer, told
 from shakedown.errors import DataProblem, UsageError
@@ -92,6 +92,11 @@ class Training:
         path = checkpoint_path(self._out, self._total)
         return Outcome(checkpoint=path, steps=self._total, acceptance=self._acceptance)
 
+    @property
+    def _held_out(self) -> tuple[Packed, ...]:
+        held_out, steps = self._material.held_out, self._trainer.recipe.steps
+        return packs_for(self._material.sizes, held_out, self._plan.shape, steps, seed=0)
+
     def _packs(self) -> Iterator[Pack]:
         crew = self._trainer.crew
         mine = [pack for batch in self._plan.batches[self._begin :] for pack in crew.share(batch)]
@@ -140,7 +145,7 @@ class Training:
         if not self._material.held_out:
             return
         crew, shape = self._trainer.crew, self._plan.shape
-        packs = crew.share(held_out_packs(self._material, self._plan))
+        packs = crew.share(self._held_out)
         feed = packs_of(self._material.texts, packs, shape, crew.device, self._material.place_of)
         self._acceptance = self._trainer.evaluate(feed)
         if self._curves:
@@ -155,13 +160,6 @@ class Training:
         if self._trainer.crew.leads:
             save_checkpoint(self._out, checkpoint_of(self._trainer, self._material, done, self._origin))
         self._clock.pause()
-
-
-def held_out_packs(material: Material, curriculum: Curriculum) -> tuple[tuple[int, ...], ...]:
-    sizes, numbers = material.sizes, material.held_out
-    tokens, rows = ([values[n] for n in numbers] for values in (sizes.tokens, sizes.rows))
-    packs = plan_packs(tokens, rows, curriculum.shape, seed=0)
-    return tuple(tuple(numbers[n] for n in pack) for pack in packs)
 
 
 def checkpoint_of(trainer: Trainer, material: Material, step: int, origin: str) -> Checkpoint:

@@ -70,8 +70,9 @@ def accept_matrices(
         return
     weights = Weights.of(drafter, dtype)
     device = drafter.fc.weight.device
-    rows = [len(text.last_rows) for text in documents]
-    room = fit_shape([len(text.tokens) for text in documents], rows, max([pack_rows, *rows]))
+    room = room_for(
+        [len(text.tokens) for text in documents], [len(text.last_rows) for text in documents], pack_rows
+    )
     for batch in _batches(documents, room):
         shape = room if device.type == "cuda" else _exact(batch)  # one shape is compiled once
         pack = pack_documents(list(enumerate(batch)), shape).to(device, dtype)
@@ -79,6 +80,12 @@ def accept_matrices(
         for text, span in zip(batch, pack.spans, strict=True):
             of_text = accepted[:, span.first_row : span.first_row + span.rows].T
             yield _stretches(text.mask, of_text, drafts)
+
+
+def room_for(tokens: Sequence[int], rows: Sequence[int], pack_rows: int) -> PackShape:
+    """Of `accept_matrices`' packs: each document whole, whatever its rows."""
+    room = fit_shape(tokens, rows, max([pack_rows, *rows]), max(tokens))
+    return PackShape(tokens=room.tokens, rows=max(room.rows, *rows))
 
 
 def _batches(documents: Sequence[Text], room: PackShape) -> Iterator[list[Text]]:

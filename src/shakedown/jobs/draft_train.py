@@ -206,7 +206,7 @@ def start_of(request: TrainRequest, target: Target, material: Material, scales: 
 
 
 def begun(material: Material, start: Start, recipe: Recipe) -> str:
-    rows = sum(material.sizes.taught[number] for number in material.train)
+    rows = sum(map(material.sizes.taught, material.train))
     covered = share_covered(material.counts, start.vocabulary)
     return (
         f"train: {len(material.train):,} documents, {rows:,} loss tokens, {len(material.held_out):,} held"
@@ -224,7 +224,7 @@ def result_of(material: Material, start: Start, outcome: Outcome, crew: Crew) ->
         "checkpoint": str(outcome.checkpoint),
         "steps": outcome.steps,
         "documents": len(material.train),
-        "loss_tokens": sum(material.sizes.taught[number] for number in material.train),
+        "loss_tokens": sum(map(material.sizes.taught, material.train)),
         "draft_vocabulary": start.vocabulary.size,
         "covered": share_covered(material.counts, start.vocabulary),
         "held_out": asdict(acceptance) if acceptance else None,
