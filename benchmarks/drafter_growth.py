@@ -1,12 +1,15 @@
 """How a drafter grows with data and recipe: tokens a round on questions it has not seen, case by case.
 
     python benchmarks/drafter_growth.py --target M --samples FILE --questions FILE [--only NAME,NAME]
-        [--at-once 4] [--gpu 0] [--work FOLDER] [--seconds S] [--out FILE]
+        [--states FOLDER] [--at-once 4] [--gpu 0] [--work FOLDER] [--seconds S] [--out FILE]
 
---samples and --questions are what `draft synth` made: in a `draft build`, below work/synth-*.
-Each case takes the first so many samples and goes through `draft extract`, `train`, `export` and `evaluate`
-as anybody calls them; a row says tokens a round with its interval, how often each position was right, and
-the seconds of each stage (with so many cases at once on the machine). Rows are written one by one.
+--samples and --questions are what `draft synth` made: in a `draft build`, below work/synth-*. --states are
+those of all samples, where `draft extract` has been there already: in a `draft build`, work/extract-*.
+Each case takes all samples, or the first so many, and goes through `draft extract`, `train`, `export` and
+`evaluate` as anybody calls them; a row says tokens a round with its interval, also on the first 128 tokens of
+each answer, how often each position was right, and the seconds of each stage (with so many cases at once on
+the machine). Rows are written one by one; that of a case that the deadline cut holds its last look at
+held-out text.
 """
 
 from __future__ import annotations
@@ -20,13 +23,18 @@ import threading
 import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
+from shakedown.drafter.samples import Sample, read_samples, write_sample
+
 RESULTS = Path(__file__).parent / "results" / "drafter_growth.json"
-COLUMNS = "{:34} {:>8} {:>10} {:>22} {:>20} {:>8}"
+COLUMNS = "{:34} {:>8} {:>10} {:>22} {:>12} {:>20} {:>8}"
+BEGINNING = 128  # tokens of an answer: what servers are usually asked for when acceptance is measured
+OPTIONS = ("steps", "decay", "teacher_temperature", "epochs", "learning_rate", "pack_rows", "intermediate")
+OPTIONS += ("draft_vocab", "seed")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,26 +46,33 @@ class Case:
     epochs: int = 5
     learning_rate: float = 1e-3
     pack_rows: int = 4096
-    intermediate: int | None = 4096
+    intermediate: int = 4096
     steps: int = 4
+    decay: float = 0.8
+    teacher_temperature: float = 1.0
+    draft_vocab: int = 32_000
+    seed: int = 0
 
     def options(self) -> list[str]:
-        words = ["--epochs", str(self.epochs), "--learning-rate", str(self.learning_rate)]
-        words += ["--pack-rows", str(self.pack_rows), "--steps", str(self.steps)]
-        words += ["--intermediate", str(self.intermediate)] if self.intermediate else []
+        """Looks and checkpoints at the end of each epoch only."""
+        words = [
+            word for name in OPTIONS for word in (f"--{name.replace('_', '-')}", str(getattr(self, name)))
+        ]
         return [*words, "--evaluate-steps", "100000", "--checkpoint-steps", "100000"]
 
 
+REFERENCE = Case(name="reference")
+WEIGHED = replace(REFERENCE, name="as the engine weighs them", steps=3, decay=0.5)
+COLDER = replace(WEIGHED, name="and the teacher at 0.5", teacher_temperature=0.5)
 CASES = (
-    Case(name="10000 samples", samples=10_000),
-    Case(name="seven drafts in a row", samples=10_000, steps=7),
-    Case(name="learning rate 2e-3", samples=10_000, learning_rate=2e-3),
-    Case(name="twice the epochs, half the steps", samples=10_000, epochs=10, pack_rows=16_384),
-    Case(name="twice the epochs and the rows", samples=10_000, epochs=10, pack_rows=8_192),
-    Case(name="an MLP as the target's", samples=10_000, intermediate=None),
-    Case(name="1000 samples", samples=1_000),
-    Case(name="3000 samples", samples=3_000),
-    Case(name="all samples"),
+    REFERENCE,
+    WEIGHED,
+    COLDER,
+    replace(WEIGHED, name="and longer, in larger batches", pack_rows=8_192, learning_rate=1.4e-3, epochs=8),
+    replace(COLDER, name="and all of the vocabulary", draft_vocab=49_152),
+    replace(REFERENCE, name="reference, another seed", seed=1),
+    replace(REFERENCE, name="1000 samples", samples=1_000),
+    replace(REFERENCE, name="3000 samples", samples=3_000),
 )
 
 
@@ -68,7 +83,12 @@ class Study:
         self.given, self.until_s = given, time.monotonic() + given.seconds
         self.lock = threading.Lock()
         self.extracting: dict[int | None, threading.Lock] = {}
+        self.extracted: dict[int | None, Path] = {None: given.states} if given.states else {}
         given.work.mkdir(parents=True, exist_ok=True)
+        self.beginnings: Path = given.work / f"questions-{BEGINNING}.jsonl"
+        with self.beginnings.open("wb") as kept:
+            for sample in read_samples(given.questions):
+                write_sample(kept, cut(sample, BEGINNING))
 
     def run(self, case: Case) -> dict[str, Any]:
         seconds: dict[str, float] = {}
@@ -92,22 +112,28 @@ class Study:
                 folder / "drafter",
             ]
             self.stage("export", exported, seconds)
-            judged = ["--target", target, "--drafter", folder / "drafter", "--samples", self.given.questions]
-            found = self.stage("evaluate", judged, seconds)
+            judged = ["--target", target, "--drafter", folder / "drafter", "--samples"]
+            found = self.stage("evaluate", [*judged, self.given.questions], seconds)
+            begun = self.stage("evaluate", [*judged, self.beginnings], seconds)
         except RuntimeError as problem:
-            return {**asdict(case), "failed": str(problem)[-600:], "seconds": seconds}
-        return {**asdict(case), "trained": trained, "judged": found, "seconds": seconds}
+            cut_short = {"failed": str(problem)[-600:], "held_out": last_look(folder / "trained")}
+            return {**asdict(case), **cut_short, "seconds": seconds}
+        rest = {"judged_beginnings": begun, "seconds": seconds}
+        return {**asdict(case), "trained": trained, "judged": found, **rest}
 
     def states(self, samples: int | None, seconds: dict[str, float]) -> Path:
         with self.lock:
             mine = self.extracting.setdefault(samples, threading.Lock())
         folder: Path = self.given.work / f"states-{samples or 'all'}"
         with mine:
+            if samples in self.extracted:
+                return self.extracted[samples]
             some = self.given.work / f"samples-{samples or 'all'}.jsonl"
             with self.given.samples.open() as lines, some.open("w") as kept:
                 kept.writelines(islice(lines, samples))
             words = ["--target", self.given.target, "--samples", some, "--out", folder]
             self.stage("extract", words, seconds)
+            self.extracted[samples] = folder
         return folder
 
     def stage(self, name: str, words: Sequence[object], seconds: dict[str, float]) -> dict[str, Any]:
@@ -119,7 +145,7 @@ class Study:
             done = subprocess.run(argv, capture_output=True, text=True, env=env, timeout=left_s)
         except subprocess.TimeoutExpired:
             raise RuntimeError(f"{name} was cut at the deadline of {self.given.seconds:.0f} s") from None
-        seconds[name] = round(time.monotonic() - began_s, 1)
+        seconds[name] = round(seconds.get(name, 0.0) + time.monotonic() - began_s, 1)
         if done.returncode:
             raise RuntimeError(
                 f"{name} ended with {done.returncode}: {done.stdout[-300:]} {done.stderr[-300:]}"
@@ -136,9 +162,25 @@ class Study:
         show(row)
 
 
+def cut(sample: Sample, tokens: int) -> Sample:
+    """The same, judged on no more than the first `tokens` of each answer."""
+    mask = [(start, min(stop, start + tokens)) for start, stop in sample.mask]
+    return replace(sample, mask=mask, token_ids=sample.token_ids[: mask[-1][1]])
+
+
+def last_look(folder: Path) -> dict[str, Any] | None:
+    """At held-out text, as training wrote it; a kill may have cut the last line."""
+    file = folder / "curves.jsonl"
+    whole = file.read_text().split("\n")[:-1] if file.is_file() else []
+    looks = [found for found in map(json.loads, whole) if found["event"] == "held_out"]
+    return looks[-1] if looks else None
+
+
 def show(row: dict[str, Any]) -> None:
     if "failed" in row:
-        print(f"{row['name']:34} failed: {row['failed'][-200:]}", flush=True)
+        look = row["held_out"]
+        reached = f"; step {look['step']}: {look['tokens_per_round']:.2f} held out" if look else ""
+        print(f"{row['name']:34} failed: {row['failed'][-200:]}{reached}", flush=True)
         return
     rounds = row["judged"]["tokens_per_round"]
     told = f"{rounds['value']:.2f} ({rounds['low']:.2f} to {rounds['high']:.2f})"
@@ -149,6 +191,7 @@ def show(row: dict[str, Any]) -> None:
             row["samples"] or "all",
             f"{row['trained']['steps']:,}",
             told,
+            f"{row['judged_beginnings']['tokens_per_round']['value']:.2f}",
             right,
             round(row["seconds"]["train"]),
         ),
@@ -161,6 +204,7 @@ def main() -> None:
     options.add_argument("--target", type=Path, required=True)
     options.add_argument("--samples", type=Path, required=True)
     options.add_argument("--questions", type=Path, required=True)
+    options.add_argument("--states", type=Path, help="Of all samples, where they are extracted already.")
     options.add_argument("--only", metavar="NAME[,NAME]")
     options.add_argument("--at-once", type=int, default=4)
     options.add_argument("--gpu", default=os.environ.get("CUDA_VISIBLE_DEVICES", "0"))
@@ -170,7 +214,8 @@ def main() -> None:
     given = options.parse_args()
     wanted = given.only.split(",") if given.only else [case.name for case in CASES]
     study = Study(given)
-    print(COLUMNS.format("case", "samples", "steps", "tokens a round", "right by position", "train s"))
+    columns = ("case", "samples", "steps", "tokens a round", f"of first {BEGINNING}", "right by position")
+    print(COLUMNS.format(*columns, "train s"))
     with ThreadPoolExecutor(given.at_once) as pool:
         list(pool.map(study.keep, [case for case in CASES if case.name in wanted]))
 
