@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from dataclasses import replace
 
 import numpy as np
@@ -12,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shakedown.acceptance.expect import expect, walk
-from shakedown.drafter.walk import Judge, Rule, accept_matrices
+from shakedown.drafter.walk import Judge, Rule, accept_matrices, room_for
 
 DRAFTS = 3
 MASKS = {
@@ -99,6 +100,17 @@ def test_documents_packed_together_are_walked_as_if_alone():
     for one, two, three in zip(together, apart, small, strict=True):
         assert [a.tolist() for a in one] == [a.tolist() for a in two] == [a.tolist() for a in three]
     assert [len(stretches) for stretches in together] == [1, 2, 2, 1, 0]
+
+
+def test_documents_that_come_some_at_a_time_are_walked_in_few_shapes():
+    draw, shapes = random.Random(0), set()
+    for _ in range(40):
+        rows = [draw.randint(50, 512) for _ in range(64)]
+        tokens = [draw.randint(30, 300) + generated for generated in rows]
+        shapes.add(room_for(tokens, rows, 4096))
+    assert len(shapes) <= 2
+    prompts = room_for([9000, 9000], [20, 6000], 4096)
+    assert (prompts.tokens, prompts.rows) == (32768, 8192)  # the longer answer is not cut
 
 
 def test_a_drafter_that_is_always_right_is_accepted_whole():

@@ -74,7 +74,7 @@ def accept_matrices(
         [len(text.tokens) for text in documents], [len(text.last_rows) for text in documents], pack_rows
     )
     for batch in _batches(documents, room):
-        shape = room if device.type == "cuda" else _exact(batch)  # one shape is compiled once
+        shape = room if device.type == "cuda" else _exact(batch)
         pack = pack_documents(list(enumerate(batch)), shape).to(device, dtype)
         accepted = _judged(drafter, weights, vocabulary, pack, drafts, judge or Judge()).cpu()
         for text, span in zip(batch, pack.spans, strict=True):
@@ -83,9 +83,17 @@ def accept_matrices(
 
 
 def room_for(tokens: Sequence[int], rows: Sequence[int], pack_rows: int) -> PackShape:
-    """Of `accept_matrices`' packs: each document whole, whatever its rows."""
+    """Of `accept_matrices`' packs: each document whole, whatever its rows.
+
+    Powers of two, so that a job whose documents come some at a time has few shapes: a GPU's attention is
+    compiled for each, and after eight of them no more.
+    """
     room = fit_shape(tokens, rows, max([pack_rows, *rows]), max(tokens))
-    return PackShape(tokens=room.tokens, rows=max(room.rows, *rows))
+    return PackShape(tokens=_power_of_two(room.tokens), rows=_power_of_two(max([room.rows, *rows])))
+
+
+def _power_of_two(number: int) -> int:
+    return 1 << (number - 1).bit_length()
 
 
 def _batches(documents: Sequence[Text], room: PackShape) -> Iterator[list[Text]]:
