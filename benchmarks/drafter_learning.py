@@ -1,6 +1,7 @@
 """Held-out acceptance at equal steps: our trainer and speculators on the same text from the same weights.
 
-    python benchmarks/drafter_learning.py [--steps 200] [--seeds 2] [--sizes even|real] [--alone]
+    python benchmarks/drafter_learning.py [--steps 200] [--seeds 2] [--texts 96] [--sizes even|real]
+        [--alone | --recipes]
 
 A small target that is known exactly: each token's state is a vector, the next token is drawn from head times
 state, and the three captured states are noisy views of this vector and the one before. Both trainers get the
@@ -8,7 +9,8 @@ same batches in the same order, AdamW with the same rates, the same three steps,
 ships so) or trained. Both are judged by the same code on text that neither saw. Some minutes a seed on a CPU;
 speculators (0.9.0) must be importable, unless --alone leaves it out. With `--sizes real` the channels of the
 states are as unlike as those of SmolLM2-135M (a few are 30 times larger than the rest, later layers larger
-than early ones), and our trainer goes without its scales as well. Each kind has a file of results of its own.
+than early ones), and our trainer goes without its scales as well. --recipes sets ways to weigh what is taught
+side by side instead, our trainer alone, the head trained. Each kind has a file of results of its own.
 """
 
 from __future__ import annotations
@@ -43,6 +45,14 @@ DENSITY = 0.8
 OURS = {
     "even": ["shakedown"],
     "real": ["shakedown", "shakedown, unscaled"],
+}
+RECIPES: dict[str, dict[str, Any]] = {
+    "four steps, decay 0.8": {"steps": 4, "decay": 0.8},
+    "three steps, decay 0.5": {"steps": 3, "decay": 0.5},
+    "four, teacher at 0.5": {"steps": 4, "decay": 0.8, "teacher_temperature": 0.5},
+    "three, teacher at 0.5": {"steps": 3, "decay": 0.5, "teacher_temperature": 0.5},
+    "four, teacher at 0.7": {"steps": 4, "decay": 0.8, "teacher_temperature": 0.7},
+    "four, teacher at 0.25": {"steps": 4, "decay": 0.8, "teacher_temperature": 0.25},
 }
 
 
@@ -116,10 +126,10 @@ def scaled(world: World) -> Tensor:
 
 
 def compare(
-    seed: int, steps: int, look_every: int, sizes: Tensor, names: list[str], *, train_head: bool
+    seed: int, chosen: argparse.Namespace, names: list[str], *, train_head: bool
 ) -> list[dict[str, Any]]:
-    source = Source(seed, sizes)
-    texts = [source.text() for _ in range(TEXTS)]
+    source = Source(seed, sizes_of(chosen.sizes))
+    texts = [source.text() for _ in range(chosen.texts)]
     held_out = masked([source.text() for _ in range(HELD_OUT)], DENSITY)
     recipe = Recipe(
         steps=3,
@@ -130,19 +140,20 @@ def compare(
         final_share=0.0,
         freeze_head=not train_head,
     )
-    device, rows = torch.device("cpu"), []
+    device, rows = torch.device("cpu"), []  # every one is judged by this recipe, whatever it is taught by
     start = {name: w.clone() for name, w in world_of(source, texts, seed).drafter.state_dict().items()}
     for name in names:
         world = world_of(source, texts, seed)
         if name != "speculators":
             scales = None if "unscaled" in name else scaled(world)
-            contestant: Any = Ours(world, device, recipe=recipe, scales=scales)
+            own = replace(recipe, **RECIPES.get(name, {}))
+            contestant: Any = Ours(world, device, recipe=own, scales=scales)
         else:
             contestant = Speculators(world, device, recipe=recipe, train_head=train_head)
         contestant.load(world.batches)
-        for step in range(steps):
+        for step in range(chosen.steps):
             contestant.step(step)
-            if (step + 1) % look_every == 0:
+            if (step + 1) % chosen.look_every == 0:
                 theirs = name == "speculators"
                 weights = (
                     theirs_as_ours(contestant, world.drafter) if theirs else contestant.trainer.weights()
@@ -155,37 +166,46 @@ def compare(
                     {**row, "step": step + 1, "by_step": found.by_step, "walk": found.tokens_per_round}
                 )
                 print(
-                    f"seed {seed} {name:20} head {row['head']:7} step {step + 1:4} {found.line()}", flush=True
+                    f"seed {seed} {name:24} head {row['head']:7} step {step + 1:4} {found.line()}", flush=True
                 )
     return rows
+
+
+def file_of(chosen: argparse.Namespace) -> str:
+    kind = "" if chosen.sizes == "even" else f"_{chosen.sizes}"
+    return f"drafter_learning{'_recipes' if chosen.recipes else ''}{kind}.json"
 
 
 def main() -> None:
     options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     options.add_argument("--steps", type=int, default=200)
     options.add_argument("--seeds", type=int, default=2)
+    options.add_argument("--texts", type=int, default=TEXTS, help=f"To learn from, each of {LENGTH} tokens.")
     options.add_argument("--look-every", type=int, default=50)
     options.add_argument("--sizes", choices=list(OURS), default="even")
-    options.add_argument("--alone", action="store_true")
+    alone = options.add_mutually_exclusive_group()
+    alone.add_argument("--alone", action="store_true")
+    alone.add_argument("--recipes", action="store_true")
     options.add_argument("--out", type=Path, default=Path(__file__).parent / "results")
     chosen = options.parse_args()
     warnings.simplefilter("ignore")  # of transformers, about what speculators calls
     print(f"shakedown {__version__}, torch {torch.__version__}")
-    rows, sizes = [], sizes_of(chosen.sizes)
+    rows: list[dict[str, Any]] = []
     names = [*OURS[chosen.sizes], *([] if chosen.alone else ["speculators"])]
-    file = chosen.out / ("drafter_learning.json" if chosen.sizes == "even" else "drafter_learning_real.json")
+    names = list(RECIPES) if chosen.recipes else names
+    file = chosen.out / file_of(chosen)
     for seed in range(chosen.seeds):
-        for train_head in (False, True):
-            rows += compare(seed, chosen.steps, chosen.look_every, sizes, names, train_head=train_head)
+        for train_head in (True,) if chosen.recipes else (False, True):
+            rows += compare(seed, chosen, names, train_head=train_head)
             found = {"provenance": provenance(), "rows": rows}
             file.write_text(json.dumps(found, indent=1) + "\n")
-    print("mean over seeds at the last step    first draft accepted    tokens a round")
-    for head in ("frozen", "trained"):
+    print("mean over seeds at the last step        first draft accepted    tokens a round")
+    for head in sorted({row["head"] for row in rows}):
         for name in names:
             last = [r for r in rows if (r["trainer"], r["head"], r["step"]) == (name, head, chosen.steps)]
             first, walk = ([r["by_step"][0] for r in last], [r["walk"] for r in last])
             means = f"{statistics.mean(first):22.3f} {statistics.mean(walk):17.3f}"
-            print(f"{name:20} head {head:7} {means}")
+            print(f"{name:24} head {head:7} {means}")
 
 
 if __name__ == "__main__":
