@@ -13,7 +13,8 @@ from shakedown.errors import UsageError
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recipe:
-    """`pack_rows`: loss rows at a time on a device; `batch_packs`: packs of a step, on all devices.
+    """`pack_rows`: loss rows at a time on a device; `batch_packs`: packs of a step, on all devices, or more,
+    each of fewer rows, where texts are nearly all prompt.
 
     `teacher_temperature` divides the target's logits for the shares that are taught, and for nothing else.
     """
