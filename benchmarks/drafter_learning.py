@@ -50,6 +50,7 @@ RECIPES: dict[str, dict[str, Any]] = {
     "four steps, decay 0.8": {"steps": 4, "decay": 0.8},
     "three steps, decay 0.5": {"steps": 3, "decay": 0.5},
     "four, teacher at 0.5": {"steps": 4, "decay": 0.8, "teacher_temperature": 0.5},
+    "four, teacher at 0.25": {"steps": 4, "decay": 0.8, "teacher_temperature": 0.25},
     "three, teacher at 0.5": {"steps": 3, "decay": 0.5, "teacher_temperature": 0.5},
 }
 

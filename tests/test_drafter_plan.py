@@ -20,6 +20,11 @@ def test_without_a_recipe_the_target_writes_its_own_prompts():
     assert plan.questions.prompts == "built-in"
 
 
+def test_a_small_target_teaches_its_choice_first():
+    assert read_plan(None, 576).train.teacher_temperature == 0.5
+    assert read_plan(None, 4096).train.teacher_temperature == 1.0
+
+
 def test_a_recipe_says_what_differs(tmp_path: Path):
     text = '[synth]\nprompts = "p.jsonl"\ntemperature = 1\n[train]\nepochs = 2\n'
     plan = read_plan(recipe(tmp_path, text + "[engines]\nbreak_even = {vllm = 1.2}"), 576)

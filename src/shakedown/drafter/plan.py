@@ -110,8 +110,8 @@ class Plan:
 
 def defaults_for(hidden_size: int) -> Plan:
     """States cost 8 x hidden bytes a token: 10,000 answers of 500 tokens at width 4096 are 160 GB."""
-    if hidden_size <= 1024:  # takes a high rate, and many small steps
-        train = TrainPlan(learning_rate=1e-3, pack_rows=4096)
+    if hidden_size <= 1024:  # takes a high rate and many small steps; and its drafter is too small for tails
+        train = TrainPlan(learning_rate=1e-3, pack_rows=4096, teacher_temperature=0.5)
         return Plan(synth=SynthPlan(max_tokens=512, concurrency=256), train=train)
     if hidden_size <= 4096:
         return Plan(synth=SynthPlan(concurrency=256))
