@@ -24,6 +24,15 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # run in a shell's backgr
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+ENGINE_LIMIT_S = 1800  # a start and a few answers take minutes on two slow cores
+
+
+def pytest_collection_modifyitems(items: Sequence[pytest.Item]) -> None:
+    for item in items:
+        if item.get_closest_marker("engine") and not item.get_closest_marker("timeout"):
+            item.add_marker(pytest.mark.timeout(ENGINE_LIMIT_S))
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol() -> Iterator[object]:
     """No test finds what another left in this process.

@@ -22,7 +22,7 @@ from shakedown.jobs.accept_expect import expect_lookup
 from shakedown.jobs.draft_lint import shipped_surveys
 from shakedown.provision import VLLM, prepare_engine, prepare_model
 
-pytestmark = [pytest.mark.engine, pytest.mark.timeout(1800)]
+pytestmark = pytest.mark.engine
 
 TOKENS = 32
 

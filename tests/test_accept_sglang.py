@@ -34,7 +34,7 @@ from shakedown.jobs.draft_lint import shipped_surveys
 from shakedown.probe.generation import Generated
 from shakedown.provision import SGLANG, prepare_engine
 
-pytestmark = [pytest.mark.engine, pytest.mark.timeout(1800)]
+pytestmark = pytest.mark.engine
 
 PROGRAM = Path(__file__).parent / "sglang_cpu" / "in_one_process.py"
 VOCAB, TOKENS, CHUNK = 97, 40, 16

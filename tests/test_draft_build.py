@@ -194,7 +194,6 @@ def test_a_recipe_that_cannot_be_built_is_refused_before_anything_starts(
 
 
 @pytest.mark.engine
-@pytest.mark.timeout(1200)
 def test_a_toy_recipe_is_built_on_a_real_engine_on_the_cpu(tmp_path: Path, port: int):
     """The recipe of examples/, with a port that is free here."""
     python = prepare_engine(VLLM, print)

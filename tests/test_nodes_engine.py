@@ -10,7 +10,7 @@ from vllm_nodes import vllm_file
 
 from shakedown.provision import VLLM, prepare_engine, prepare_model
 
-pytestmark = [pytest.mark.engine, pytest.mark.timeout(900)]
+pytestmark = pytest.mark.engine
 
 
 def test_vllm_serves_over_two_nodes(shakedown, port: int, tmp_path: Path):

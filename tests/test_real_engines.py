@@ -11,7 +11,7 @@ import pytest
 
 from shakedown.provision import SGLANG, VLLM, prepare_engine, prepare_model
 
-pytestmark = [pytest.mark.engine, pytest.mark.timeout(1800)]
+pytestmark = pytest.mark.engine
 
 
 def say(text: str) -> None:
