@@ -26,6 +26,7 @@ import psutil
 import pytest
 from stand_ins import STAND_IN, running, words_of
 
+from shakedown.engines.flags import SENTINEL
 from shakedown.errors import LedgerProblem
 from shakedown.host.reach import free_port
 from shakedown.ledger.place import default_path
@@ -542,3 +543,64 @@ def test_a_hang_up_without_nohup_cleans_up(place: Place, odd) -> None:
     running.send_signal(signal.SIGHUP)
     _, stderr = running.communicate(timeout=30)
     assert (running.returncode, "Traceback" in stderr) == (130, False)
+
+
+# --- what nobody foresaw, and what we may not see
+
+
+@pytest.mark.parametrize("flags", [(), ("--json",)])
+def test_what_nobody_foresaw_is_no_answer_and_tells_no_secret(place: Place, flags: tuple[str, ...]) -> None:
+    secret = "hf_" + "q" * 34
+    job = "raise ZeroDivisionError(f\"no half of {os.environ['HF_TOKEN']}\")"
+    script = f"import os\nfrom shakedown.cli.finish import finish\ndef job():\n    {job}\n"
+    done = subprocess.run(
+        [sys.executable, "-c", f"{script}finish('run', {bool(flags)}, job)"],
+        env={**place.env, "HF_TOKEN": secret}, cwd=place.folder, capture_output=True, text=True,
+    )  # fmt: skip
+    assert done.returncode == 125  # Python's own 1 would read "bad, and decided"
+    assert "a fault of Shakedown's own: ZeroDivisionError: no half of" in done.stderr
+    assert "Traceback" in done.stderr
+    assert secret not in done.stdout + done.stderr
+    if flags:
+        document = json.loads(done.stdout)
+        assert (document["command"], document["verdict"]) == ("run", None)
+        assert "ZeroDivisionError: no half of" in document["error"]
+        assert "(in shakedown/cli/finish.py, line " in document["error"]
+    else:
+        assert done.stdout == ""
+
+
+def test_a_row_of_an_unknown_kind_is_an_unreadable_row(place: Place) -> None:
+    place("run", "--", "true")
+    ledger = place.folder / "state" / "shakedown" / "ledger.db"
+    with contextlib.closing(sqlite3.connect(ledger)) as connection, connection:
+        row = "INSERT INTO event (entry_id, kind, at, body) SELECT id, 'vanished', '', '{}' FROM entry"
+        connection.execute(row)
+    done = place("runs", "--json")
+    assert done.returncode == 125
+    assert "holds an unreadable row: event.kind: 'vanished'" in json.loads(done.stdout)["error"]
+
+
+@pytest.fixture
+def engine(place: Place) -> tuple[str, ...]:
+    """A command of vLLM whose interpreter knows its flags and nothing else."""
+    python = place.folder / "python3"
+    table = {"version": "9.9", "flags": [{"names": ["--model"], "values": "one"}]}
+    said = f"{SENTINEL}\n{json.dumps(table)}"
+    python.write_text(f"#!/bin/sh\n[ \"$1\" = - ] && cat > /dev/null && echo '{said}'\n")
+    python.chmod(0o755)
+    return (str(python), "-m", "vllm.entrypoints.openai.api_server", "--model")
+
+
+@pytest.mark.parametrize("words", [("run", "--dry-run"), ("isolate", "--dry-run"), ("check",)])
+def test_a_model_of_a_name_too_long_for_a_file_is_no_folder(
+    place: Place, engine: tuple[str, ...], words: tuple[str, ...]
+) -> None:
+    done = place(*words, "--json", "--", *engine, "m" * 300)
+    assert "error" not in json.loads(done.stdout), done.stderr
+
+
+def test_a_cache_that_cannot_be_written_costs_no_answer(place: Place, engine: tuple[str, ...]) -> None:
+    done = place("isolate", "--dry-run", "--", *engine, "m", env={"XDG_CACHE_HOME": "/dev/null"})
+    assert done.returncode == 0, done.stderr
+    assert "could not be read live" not in done.stderr

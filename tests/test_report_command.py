@@ -12,7 +12,9 @@ from click.testing import CliRunner
 from report_samples import CONCLUSION, RUN, SEARCH, TRIALS
 
 from shakedown.cli.main import cli
+from shakedown.cli.output import PlainTalk
 from shakedown.host.segments import BoundedLog
+from shakedown.jobs.isolate import result_of
 from shakedown.jobs.report import MOST_BYTES, ReportFormat, read_log
 from shakedown.ledger import Ledger
 
@@ -27,8 +29,8 @@ def signals_as_they_were() -> Iterator[None]:
 
 
 @pytest.fixture
-def report(tmp_path):
-    """`report(*words)` on a ledger that holds one search and one run, each trial with a log."""
+def ledger_path(tmp_path):
+    """A ledger that holds one search and one run, each trial with a log."""
     path = tmp_path / "ledger.db"
     with Ledger.open(path) as ledger:
         ledger.open_search(SEARCH)
@@ -38,9 +40,15 @@ def report(tmp_path):
             ledger.open_trial(replace(each, folder=folder))
             ledger.close_trial(each.id, each.judgement, seconds=each.seconds)
         ledger.close_search(SEARCH.id, CONCLUSION, seconds=208.0)
+    return path
+
+
+@pytest.fixture
+def report(ledger_path):
+    """`report(*words)` on that ledger."""
 
     def run(*words):
-        return CliRunner().invoke(cli, ["report", *words, "--ledger", str(path)])
+        return CliRunner().invoke(cli, ["report", *words, "--ledger", str(ledger_path)])
 
     return run
 
@@ -63,6 +71,16 @@ def test_every_format_goes_to_standard_output_and_the_same_to_a_file(report, tmp
     wrote = report(entry, "--format", kind, "--output", str(tmp_path / "out"))
     assert wrote.stdout == f"wrote {tmp_path / 'out'}\n"
     assert (tmp_path / "out").read_text() == shown.stdout
+
+
+def test_a_search_that_ended_is_told_although_its_report_cannot_be_written(ledger_path, capsys):
+    with Ledger.open(ledger_path) as ledger:
+        (ledger.run_folder(SEARCH.id) / "report.md").mkdir()
+        said = result_of(ledger, SEARCH.id, CONCLUSION, PlainTalk())
+    assert (said.exit_code, said.document["verdict"]) == (0, "hung")
+    assert f"report.md cannot be written: Is a directory; later: shakedown report {SEARCH.id}" in (
+        capsys.readouterr().err
+    )
 
 
 def test_logs_come_from_the_folders_of_the_trials(report):

@@ -8,12 +8,13 @@ from __future__ import annotations
 import os
 import signal
 import sys
+import traceback
 from collections.abc import Callable
 from types import FrameType
 from typing import TYPE_CHECKING, NoReturn
 
-from shakedown.cli.output import print_error, print_result
-from shakedown.errors import Interrupted, ShakedownError
+from shakedown.cli.output import print_error, print_result, write_error
+from shakedown.errors import Defect, Interrupted, ShakedownError
 
 if TYPE_CHECKING:
     from shakedown.jobs.result import JobResult
@@ -34,6 +35,8 @@ def finish(command: str, as_json: bool, job: Callable[[], JobResult]) -> NoRetur
         ignore_interrupts()
         print_error(without_secrets(error), as_json=as_json, command=command)
         code = error.exit_code
+    except Exception as unforeseen:  # noqa: BLE001  (told as what it is, with its trace)
+        code = tell_defect(unforeseen, as_json=as_json, command=command)
     except KeyboardInterrupt:
         ignore_interrupts()
         interrupted = Interrupted("interrupted; what was started has been ended")
@@ -41,6 +44,18 @@ def finish(command: str, as_json: bool, job: Callable[[], JobResult]) -> NoRetur
         code = interrupted.exit_code
     ignore_interrupts()
     sys.exit(code)
+
+
+def tell_defect(unforeseen: Exception, *, as_json: bool, command: str) -> int:
+    """The exit code of what nobody foresaw: Python's own, 1, would say that the launch was judged bad."""
+    from shakedown.redact import Redactor, strip_controls
+
+    ignore_interrupts()
+    defect = without_secrets(Defect.of(unforeseen))
+    print_error(defect, as_json=as_json, command=command)
+    trace = "".join(traceback.format_exception(unforeseen))
+    write_error(strip_controls(Redactor.of(os.environ, sys.argv[1:]).redact_text(trace)))
+    return defect.exit_code
 
 
 def without_secrets(error: ShakedownError) -> ShakedownError:

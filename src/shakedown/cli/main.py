@@ -14,7 +14,7 @@ import click
 from shakedown import __version__
 from shakedown.cli.accept import accept
 from shakedown.cli.draft_build import draft
-from shakedown.cli.finish import finish
+from shakedown.cli.finish import finish, tell_defect
 from shakedown.cli.options import (
     Duration,
     command_argument,
@@ -242,3 +242,5 @@ def main() -> NoReturn:
         sys.exit(error.exit_code)
     except click.Abort:  # Ctrl-C before a job began
         sys.exit(Interrupted.exit_code)
+    except Exception as unforeseen:  # noqa: BLE001  (while the words were read; told with its trace)
+        sys.exit(tell_defect(unforeseen, as_json=False, command=""))

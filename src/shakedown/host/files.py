@@ -8,8 +8,11 @@ from __future__ import annotations
 import os
 import shutil
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
+
+from shakedown.errors import HostProblem
 
 MOST_BYTES = 16 << 20  # of a file that is read whole: a config, an index of weights
 
@@ -19,28 +22,37 @@ def read_text(path: Path) -> str | None:
     try:
         if not path.is_file() or path.stat().st_size > MOST_BYTES:
             return None
-        return path.read_text()
+        return path.read_text(encoding="utf-8")
     except (OSError, ValueError):
         return None
 
 
 def is_file(path: Path) -> bool:
-    return path.is_file()
+    """False also in a folder that may not be entered, and for a name too long to be one."""
+    return _seen(path.is_file)
 
 
 def is_dir(path: Path) -> bool:
-    return path.is_dir()
+    return _seen(path.is_dir)
 
 
 def exists(path: Path) -> bool:
-    return path.exists()
+    return _seen(path.exists)
+
+
+def _seen(look: Callable[[], bool]) -> bool:
+    try:
+        return look()
+    except OSError:
+        return False
 
 
 def size_of(folder: Path, pattern: str) -> int:
-    """Bytes of the files in a folder that match, 0 where there is none."""
-    if not folder.is_dir():
+    """Bytes of the files in a folder that match, 0 where none can be seen."""
+    try:
+        return sum(file.stat().st_size for file in folder.glob(pattern) if file.is_file())
+    except OSError:
         return 0
-    return sum(file.stat().st_size for file in folder.glob(pattern) if file.is_file())
 
 
 def read_head(program: str, path: str, cwd: Path, most_bytes: int) -> bytes | None:
@@ -75,19 +87,34 @@ def holds_any(folder: Path, but: Sequence[str], most: int) -> bool:
 
 
 def write_text(path: Path, text: str) -> None:
-    """In a folder of ours, which is made."""
-    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    path.write_text(text)
+    """In a folder of ours, which is made. Raises HostProblem."""
+    with _written(path):
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8", errors="backslashreplace")  # a name may be no text
 
 
 def copy_with(folder: Path, copy: Path, name: str, text: str) -> None:
-    """`copy` becomes a folder like `folder` by links, in which one file has another text."""
-    copy.mkdir(mode=0o700, parents=True, exist_ok=True)
-    for entry in folder.iterdir():
-        link = copy / entry.name
-        if entry.name != name and not link.is_symlink():
-            link.symlink_to(entry.resolve())
-    (copy / name).write_text(text)
+    """`copy` becomes a folder like `folder` by links, in which one file has another text.
+
+    Raises HostProblem.
+    """
+    with _written(copy):
+        copy.mkdir(mode=0o700, parents=True, exist_ok=True)
+        for entry in folder.iterdir():
+            link = copy / entry.name
+            if entry.name != name and not link.is_symlink():
+                link.symlink_to(entry.resolve())
+        (copy / name).write_text(text)
+
+
+@contextmanager
+def _written(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as problem:
+        raise HostProblem(
+            f"{path} cannot be written: {problem.strerror}", "make room, or make its folder writable"
+        ) from None
 
 
 def clear(folder: Path) -> None:

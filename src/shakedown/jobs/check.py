@@ -165,7 +165,7 @@ def drafter_findings(subject: Subject, machine: Machine) -> Iterable[CheckFindin
         )
         return
     folder = subject.cwd / speculation.drafter
-    if not folder.is_dir():
+    if not files.is_dir(folder):
         yield CheckFinding(
             rule="drafter",
             level=CheckLevel.UNKNOWN,

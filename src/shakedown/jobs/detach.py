@@ -15,7 +15,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import NoReturn
 
-from shakedown.errors import HostProblem, ShakedownError
+from shakedown.errors import Defect, HostProblem, ShakedownError
 from shakedown.jobs.machines import machine_at, on
 from shakedown.jobs.reading import read_request
 from shakedown.jobs.request import LaunchRequest
@@ -61,7 +61,8 @@ def detach_job(request: LaunchRequest, talk: Talk, *, keep: bool) -> JobResult:
                 again = replace(reading, machine=machine)
                 watch(again, request, nobody, machine, keep=keep, detached_as=trial_id)
             tell(False)
-        except ShakedownError as problem:
+        except Exception as unforeseen:  # noqa: BLE001  (told to whoever asked, or written down)
+            problem = unforeseen if isinstance(unforeseen, ShakedownError) else Defect.of(unforeseen)
             if not tell(problem):
                 write_down(problem, request, folder / trial_id / ERRORS)
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from shakedown.core import INTERMITTENT_FACT, Conclusion, Factor, Outcome, SearchRecord, Step
 from shakedown.engines import require_isolatable
-from shakedown.errors import Interrupted, UsageError
+from shakedown.errors import HostProblem, Interrupted, UsageError
 from shakedown.host import files
 from shakedown.host.machine import Machine
 from shakedown.isolate import Clues, SearchLimits, isolate
@@ -235,9 +235,13 @@ def dry_run(reading: Reading, request: LaunchRequest, factors: tuple[Factor, ...
 
 def result_of(ledger: Ledger, search_id: str, conclusion: Conclusion, talk: Talk) -> JobResult:
     record, trials = ledger.search(search_id), ledger.trials_of(search_id)
-    report = ledger.run_folder(search_id) / "report.md"
-    report.write_text(isolate_report(record, trials))
-    talk.say(f"report: {report}")
+    report = ledger.path.parent / "runs" / search_id / "report.md"
+    try:
+        files.write_text(report, isolate_report(record, trials))
+    except HostProblem as problem:  # the ledger has it all: the answer does not wait for room on a disk
+        talk.say(f"no report.md: {problem.message}; later: shakedown report {search_id}")
+    else:
+        talk.say(f"report: {report}")
     return JobResult(
         document=isolate_document(record, trials),
         lines=isolate_summary(record, trials),

@@ -66,7 +66,7 @@ def launch_nodes(
     """One trial of all nodes, `launches` in order of rank; written beside it is the file that repeats it."""
     trial_id = occasion.trial_id or ledger.new_id(Kind.TRIAL)
     written = ledger.run_folder(trial_id) / WRITTEN
-    written.write_text(write_nodes(as_launched(roster, launches)))
+    files.write_text(written, write_nodes(as_launched(roster, launches)))
     crew = crew_of(roster, launches, subject, ledger)
     joint = replace(roster.request.launch, argv=(*PROGRAM, str(written)))
     facts = {**occasion.facts, NODES_FACT: ", ".join(post.node.name for post in roster.posts)}

@@ -6,6 +6,7 @@ It runs nothing but the engine's own parser, in the launch's own interpreter.
 from __future__ import annotations
 
 import hashlib
+from contextlib import suppress
 from dataclasses import dataclass, field
 from importlib import resources
 from pathlib import Path
@@ -23,7 +24,7 @@ from shakedown.core import (
 )
 from shakedown.engines import engine_named, identify, parse, read_table, require_measurable
 from shakedown.engines.config_file import SCRIPT, config_file_use, read_entries, write_out
-from shakedown.errors import UsageError
+from shakedown.errors import HostProblem, UsageError
 from shakedown.host import files
 from shakedown.host.local import LocalHost
 from shakedown.host.machine import Machine
@@ -138,8 +139,8 @@ def live_table(command: Command, host: Machine, talk: Talk) -> FlagTable | Missi
         return Missing(what=f"flag table of {engine.name}", why=last_words(stamp.stderr))
     key = hashlib.sha256((stamp.stdout + engine.flags_script).encode()).hexdigest()[:24]
     kept = cache_folder() / "flags" / f"{engine.name}-{key}.json"
-    if kept.is_file():
-        table = read_table(kept.read_text(), engine=engine.name, source="live")
+    if (text := files.read_text(kept)) is not None:
+        table = read_table(text, engine=engine.name, source="live")
         if not isinstance(table, Missing):
             return table
     talk.say(f"reading the flags of {engine.name} from {command.interpreter[0]}")
@@ -148,8 +149,8 @@ def live_table(command: Command, host: Machine, talk: Talk) -> FlagTable | Missi
         return Missing(what=f"flag table of {engine.name}", why=last_words(answer.stderr))
     table = read_table(answer.stdout, engine=engine.name, source="live")
     if not isinstance(table, Missing):
-        kept.parent.mkdir(parents=True, exist_ok=True)
-        kept.write_text(answer.stdout)
+        with suppress(HostProblem):  # a container's cache may be read-only: it is read again next time
+            files.write_text(kept, answer.stdout)
     return table
 
 

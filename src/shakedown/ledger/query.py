@@ -25,7 +25,7 @@ from shakedown.core import (
     Verdict,
 )
 from shakedown.errors import UsageError
-from shakedown.ledger.codec import from_text
+from shakedown.ledger.codec import decode, from_text
 from shakedown.ledger.events import (
     Closing,
     Event,
@@ -163,7 +163,11 @@ class Queries:
 
     def events(self, entry_id: str) -> tuple[Event, ...]:
         rows = self._rows("SELECT kind, at, body FROM event WHERE entry_id = ? ORDER BY seq", (entry_id,))
-        return tuple(Event(kind=EventKind(row["kind"]), at=row["at"], body=row["body"]) for row in rows)
+        with reported(self.path):
+            return tuple(
+                Event(kind=decode(EventKind, row["kind"], "event.kind"), at=row["at"], body=row["body"])
+                for row in rows
+            )
 
     def _named(self, wanted: str, kind: Kind | None) -> TrialRecord | SearchRecord:
         wanted = wanted.strip().lower()

@@ -95,8 +95,14 @@ def refuse_unfit(spec: EngineSpec, where: Path) -> None:
 @contextlib.contextmanager
 def exclusively(lock: Path) -> Iterator[None]:
     """Two clones that prepare the same thing at once take turns."""
-    lock.parent.mkdir(parents=True, exist_ok=True)
-    with lock.open("w") as handle:
+    try:
+        lock.parent.mkdir(parents=True, exist_ok=True)
+        handle = lock.open("w")
+    except OSError as problem:
+        raise EnvironmentProblem(
+            f"{lock} cannot be made: {problem.strerror}", "point XDG_CACHE_HOME at a folder you can write to"
+        ) from None
+    with handle:
         fcntl.flock(handle, fcntl.LOCK_EX)
         yield
 
