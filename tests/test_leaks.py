@@ -63,6 +63,7 @@ def scene(tmp_path: Path) -> Scene:
         "api key": "key/" + drawn(string.ascii_lowercase, 12),
         "json": "p&ss=" + drawn(string.ascii_lowercase, 12),
         "url": "url" + drawn(string.ascii_lowercase, 12),
+        "ready url": "url" + drawn(string.ascii_lowercase, 12),
         "config key": "from-a-file-" + drawn(string.ascii_lowercase, 8),
         "config innocent": drawn(WORD),
     }
@@ -174,6 +175,10 @@ def reports(scene: Scene, entry: str) -> list[subprocess.CompletedProcess[bytes]
     return [*made, scene.shakedown("show", entry), scene.shakedown("show", entry, "--json")]
 
 
+def ready_url(scene: Scene) -> str:
+    return f"http://me:{scene.canaries['ready url']}@127.0.0.1:{scene.argv[5]}/health"
+
+
 def nothing_leaked(scene: Scene, places: Mapping[str, bytes]) -> None:
     assert leaks(scene.canaries, places) == []
 
@@ -194,7 +199,7 @@ def test_a_run_leaks_nothing(scene: Scene, fault: str, answer: str, verdict: str
         folder=scene.folder,
     )
     with CommandLines(scene.argv[5]) as lines:
-        done = scene.shakedown("run", "--json", "--", *scene.argv)
+        done = scene.shakedown("run", "--ready-url", ready_url(scene), "--json", "--", *scene.argv)
     document = json.loads(done.stdout)
     assert document["verdict"] == verdict, done.stderr
     assert any(b"shakedown:" in words for words in lines.seen.values())
@@ -214,14 +219,29 @@ def test_a_search_leaks_nothing(scene: Scene) -> None:
     env = {**scene.env, "STAND_IN_FAULT": "crash:--alpha"}
     scene = Scene(canaries=scene.canaries, env=env, argv=scene.argv, folder=scene.folder)
     with CommandLines(scene.argv[5]) as lines:
-        done = scene.shakedown("isolate", "--json", "--", *scene.argv)
+        done = scene.shakedown("isolate", "--ready-url", ready_url(scene), "--json", "--", *scene.argv)
     document = json.loads(done.stdout)
     assert done.returncode == 0, done.stderr
     assert [factor["name"] for factor in document["cause"]["factors"]] == ["--alpha"]
     told = reports(scene, document["search"])
-    planned = scene.shakedown("isolate", "--dry-run", "--", *scene.argv)
-    nothing_leaked(scene, {**everything(scene, done, planned, *told), **lines.seen})
+    nothing_leaked(scene, {**everything(scene, done, *told), **lines.seen})
     assert b"${API_KEY:?}" in told[0].stdout
+
+
+def test_a_dry_run_leaks_nothing(scene: Scene) -> None:
+    nodes = scene.folder / "work" / "nodes.yaml"
+    both = [{"name": name, "command": scene.argv} for name in ("alpha", "beta")]
+    nodes.write_text(json.dumps({"nodes": both}))  # JSON is YAML
+    asked = ("--dry-run", "--ready-url", ready_url(scene))
+    planned = [
+        scene.shakedown("run", *asked, "--", *scene.argv),
+        scene.shakedown("isolate", *asked, "--json", "--", *scene.argv),
+        scene.shakedown("run", *asked, "--launch", str(nodes)),
+    ]
+    for each in planned:
+        assert b"http://[redacted]@127.0.0.1" in each.stdout, each.stderr
+    nodes.unlink()  # the user's own
+    nothing_leaked(scene, everything(scene, *planned))
 
 
 def test_what_is_refused_leaks_nothing(scene: Scene) -> None:

@@ -20,6 +20,7 @@ from shakedown.jobs.result import ExitCode, JobResult, Talk
 from shakedown.jobs.serving import with_server
 from shakedown.jobs.synth_request import SynthRequest, about, number_wanted, settings_of
 from shakedown.probe import Target
+from shakedown.redact import Redactor
 from shakedown.report.escape import line_of_block
 
 T = TypeVar("T")
@@ -90,7 +91,8 @@ class Synthesis:
         address = Address(url=target.base_url, model=target.model or request.target, api_key=target.api_key)
         hello = checked(lambda: template.prompt(HELLO))
         way = ask_once(address, lambda client: find_way(client, hello))
-        self._talk.say(f"synth: {address.model} at {address.url} is asked {SAID[way]}")
+        where = Redactor().redact_text(address.url)
+        self._talk.say(f"synth: {address.model} at {where} is asked {SAID[way]}")
         if way is Way.CHAT or not request.wishes.keep_reasoning:
             checked(template.check)  # only there it makes tokens of answers
         written = journal.first_turns if self._prompts is None else ()
@@ -110,7 +112,7 @@ class Synthesis:
             raise ServerLost(problem.message, kept) from None
 
     def planned(self) -> JobResult:
-        where = self.request.server or "the server that the command starts"
+        where = Redactor().redact_text(self.request.server or "") or "the server that the command starts"
         line = (
             f"would hold {self.left} conversations with {where}, {self.request.concurrency} at a time, "
             f"for {self.request.out / SAMPLES}"

@@ -132,10 +132,11 @@ def plan_lines(roster: Roster) -> list[str]:
             for name, value in redactor.redact_env(dict(post.node.env)).items()
         ]
     target = roster.lead.reading.target
+    asked = redactor.redact_text(target.base_url) if target else ""
     deadline_s = roster.request.deadline_s
     return [
         *lines,
-        f"would ask      {target.base_url if target else 'nothing: its port is not known'}",
+        f"would ask      {asked or 'nothing: its port is not known'}",
         f"deadline       {f'{deadline_s:.0f} s' if deadline_s else 'none'}",
         *(f"must meet      {mark}" for mark in roster.request.expect),
         "would signal   only processes this launch starts: TERM, up to 15 s of grace when healthy, then KILL",

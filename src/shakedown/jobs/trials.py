@@ -124,13 +124,14 @@ def plan_lines(reading: Reading, request: LaunchRequest) -> list[str]:
     """What --dry-run prints: all that would be started and signalled, secrets left out."""
     launch = reading.command.launch
     redactor = Redactor.of(launch.env, launch.argv, cwd=launch.cwd)
+    asked = redactor.redact_text(reading.target.base_url) if reading.target else ""
     deadline = f"{request.deadline_s:.0f} s" if request.deadline_s else "none"
     return [
         f"would start    {display(redactor.redact_argv(launch.argv))}",
         f"in             {launch.cwd}",
         *([f"on             {reading.machine.name}"] if reading.machine.name else []),
         f"engine         {reading.command.engine.name}",
-        f"would ask      {reading.target.base_url if reading.target else 'nothing: its port is not known'}",
+        f"would ask      {asked or 'nothing: its port is not known'}",
         f"deadline       {deadline}",
         *(f"must meet      {mark}" for mark in request.expect),
         "would signal   only processes this launch starts: TERM, up to 15 s of grace when healthy, then KILL",
