@@ -7,6 +7,11 @@ import sys
 from click.testing import CliRunner
 
 from shakedown.cli.main import cli
+from shakedown.core import Launch
+from shakedown.engines import parse
+from shakedown.host.local import LocalHost
+from shakedown.host.reach import free_port
+from shakedown.jobs.rungs import model_config
 
 
 def check(*words):
@@ -49,3 +54,48 @@ def test_no_secret_of_the_command_is_told():
     )
     assert "interface" in done.stdout
     assert secret not in done.output
+
+
+VLLM = ("-m", "vllm.entrypoints.openai.api_server", "--model", "m")
+
+
+def rules(document, level):
+    return {each["rule"] for each in document["findings"] if each["level"] == level}
+
+
+def test_an_interpreter_that_does_not_start_is_found_once():
+    done = check("--json", "--", "/nonexistent/python", *VLLM)
+    document = json.loads(done.stdout)
+    assert (done.exit_code, document["verdict"]) == (1, "fails")
+    assert [each["rule"] for each in document["findings"]] == ["interpreter"]
+    assert "/nonexistent/python: No such file" in document["findings"][0]["evidence"]
+
+
+def test_what_could_not_be_looked_at_is_no_answer(tmp_path):
+    (tmp_path / "python3").write_text("#!/bin/sh\necho no torch here >&2\nexit 3\n")
+    (tmp_path / "python3").chmod(0o755)
+    done = check("--json", "--", str(tmp_path / "python3"), *VLLM)
+    document = json.loads(done.stdout)
+    assert (done.exit_code, document["verdict"]) == (125, None)
+    assert {each["level"] for each in document["findings"]} == {"unknown"}
+    assert check("--", str(tmp_path / "python3"), *VLLM).stdout.startswith("nothing could be looked at\n")
+
+
+def test_without_a_model_the_current_folder_is_none(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "config.json").write_text('{"architectures": ["Mine"], "num_hidden_layers": 9}')
+    done = check("--json", "--", sys.executable, "-m", "vllm.entrypoints.openai.api_server")
+    document = json.loads(done.stdout)
+    assert rules(document, "error") == {"engine-installed"}
+    assert not any(each["rule"].startswith("model") for each in document["findings"])
+    launch = Launch(argv=("vllm", "serve"), env={}, cwd=tmp_path)
+    assert model_config(parse(launch, None), LocalHost()) == {}
+
+
+def test_a_program_that_is_not_there_is_named():
+    for program, where in (("/nonexistent/server", "/"), ("no-such-server", "the PATH")):
+        done = check("--json", "--", program, "--port", str(free_port()))
+        document = json.loads(done.stdout)
+        failing = {each["rule"]: each for each in document["findings"] if each["level"] == "error"}
+        assert (done.exit_code, list(failing)) == (1, ["program"])
+        assert failing["program"]["evidence"].startswith(f"{program}, looked for in {where}")

@@ -55,6 +55,11 @@ def size_of(folder: Path, pattern: str) -> int:
         return 0
 
 
+def is_program(program: str, path: str, cwd: Path) -> bool:
+    """Whether the shell would find something to start."""
+    return shutil.which(str(cwd / program) if "/" in program else program, path=path) is not None
+
+
 def read_head(program: str, path: str, cwd: Path, most_bytes: int) -> bytes | None:
     """The first bytes of a program found as the shell would find it."""
     place = str(cwd / program) if "/" in program else shutil.which(program, path=path)

@@ -6,22 +6,20 @@ Every script runs in the launch's own interpreter, with a deadline; nothing is s
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from shakedown.core import CheckFinding, CheckLevel, Execution, Host
-from shakedown.engines.needs import Needs, needs_of
-from shakedown.errors import ShakedownError
+from shakedown.core import CheckFinding, CheckLevel, Command, Execution, Host
+from shakedown.engines.needs import needs_of
 from shakedown.host import files
 from shakedown.host.machine import Machine
-from shakedown.jobs.draft_lint import LintRequest, lint_folder
+from shakedown.jobs.check_subject import Subject, drafter_findings, program_findings
 from shakedown.jobs.machines import machine_at, on
 from shakedown.jobs.outside import weight_bytes
-from shakedown.jobs.reading import Reading, read_request
+from shakedown.jobs.reading import Reading, last_words, read_request
 from shakedown.jobs.request import LaunchRequest
 from shakedown.jobs.result import ExitCode, JobResult, Talk
 from shakedown.redact import Redactor
@@ -30,20 +28,9 @@ from shakedown.rungs import CHECKS, Script, parameters, read_findings, script_te
 
 HOST_SHARE = 1.5  # of the weights in host memory while they are loaded: mapped pages and one shard's copy
 NVIDIA = Path("/dev/nvidiactl")
+NO_MODEL = os.devnull  # nothing lies in it; "" would be the user's own folder to a script
+NOT_STARTED = 127  # the code of a program that could not be started, ours and the shell's
 AT_ONCE = 3  # most scripts wait for disks; on two cores more only delay one another
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Subject:
-    """Where the scripts run and what they are told. `needs` is None where no launch was given."""
-
-    interpreter: tuple[str, ...]
-    env: Mapping[str, str]
-    cwd: Path
-    told: Mapping[str, Any]
-    engine: str = ""
-    needs: Needs | None = None
-    target: Path | None = None
 
 
 def check_job(request: LaunchRequest, talk: Talk) -> JobResult:
@@ -59,25 +46,34 @@ def check_on(machine: Machine, request: LaunchRequest, talk: Talk) -> JobResult:
     else:
         subject = bare_subject(request, machine)
     chosen = [script for script in CHECKS if not script.gpu or subject.told["device"] == "cuda"]
+    if subject.needs is None:
+        chosen = [script for script in chosen if script.name not in ("model", "engine")]
+    elif subject.told["model"] == NO_MODEL:
+        chosen = [script for script in chosen if script.name != "model"]
     talk.say(f"{len(chosen)} checks in {subject.interpreter[0]}: " + "; ".join(each.asks for each in chosen))
     redactor = Redactor.of(request.launch.env, request.launch.argv, cwd=request.launch.cwd)
-    findings = [
-        redacted(each, redactor)
-        for each in (*run_scripts(machine, subject, chosen), *drafter_findings(subject, machine))
-    ]
+    found = (
+        *program_findings(subject),
+        *run_scripts(machine, subject, chosen),
+        *drafter_findings(machine, subject),
+    )
+    findings = list(dict.fromkeys(redacted(each, redactor) for each in found))
     installed = version_in(findings, subject.engine)
-    failing = any(each.level is CheckLevel.ERROR for each in findings)
+    verdict, code = verdict_of({each.level for each in findings})
     document = {
         "schema": "shakedown/1",
         "command": "check",
-        "verdict": "fails" if failing else "nothing found",
+        "verdict": verdict,
         "findings": [document_of(each, subject.engine, installed) for each in findings],
     }
-    return JobResult(
-        document=document,
-        lines=check_lines(findings),
-        exit_code=ExitCode.BAD if failing else ExitCode.GOOD,
-    )
+    return JobResult(document=document, lines=check_lines(findings), exit_code=code)
+
+
+def verdict_of(levels: set[CheckLevel]) -> tuple[str | None, ExitCode]:
+    """What could not be looked at says nothing of the launch."""
+    if CheckLevel.ERROR in levels:
+        return "fails", ExitCode.BAD
+    return ("nothing found", ExitCode.GOOD) if levels - {CheckLevel.UNKNOWN} else (None, ExitCode.NO_ANSWER)
 
 
 def subject_of(reading: Reading) -> Subject:
@@ -85,10 +81,11 @@ def subject_of(reading: Reading) -> Subject:
     needs = needs_of(command, reading.port)
     model = command.value(*command.engine.model_flags) or ""
     machine = reading.machine
-    home = command.env.get("HOME") or os.path.expanduser("~")
-    folder = command.launch.cwd / (home + model[1:] if model.startswith("~/") else model)
-    weights = weight_bytes(folder, machine)
-    is_folder = machine.ask(files.is_dir, folder)
+    folder = folder_of(model, command)
+    weights = weight_bytes(folder, machine) if folder else 0
+    is_folder = folder is not None and machine.ask(files.is_dir, folder)
+    program, path = command.launch.argv[0], command.env.get("PATH", os.defpath)
+    there = machine.ask(files.is_program, program, path, command.launch.cwd)
     device = command.value("--device") or (table.device if table else "") or "cuda"
     if any(command.env.get(name) == "1" for name in ("SGLANG_USE_CPU_ENGINE",)) or not machine.ask(
         files.exists, NVIDIA
@@ -101,9 +98,10 @@ def subject_of(reading: Reading) -> Subject:
         engine=command.engine.name,
         needs=needs,
         target=folder if is_folder else None,
+        missing="" if there else program,
         told={
             "engine": command.engine.name,
-            "model": str(folder) if is_folder else model,
+            "model": str(folder) if is_folder else model or NO_MODEL,
             "device": device,
             "ranks": needs.ranks,
             "ranks_here": needs.ranks_here,
@@ -120,6 +118,12 @@ def subject_of(reading: Reading) -> Subject:
     )
 
 
+def folder_of(model: str, command: Command) -> Path | None:
+    """Where the model lies if it is no name on a hub; None for no model."""
+    home = command.env.get("HOME") or os.path.expanduser("~")
+    return command.launch.cwd / (home + model[1:] if model.startswith("~/") else model) if model else None
+
+
 def bare_subject(request: LaunchRequest, machine: Machine) -> Subject:
     """Without a command: the machine, as our own interpreter sees it."""
     device = "cuda" if machine.ask(files.exists, NVIDIA) else "cpu"
@@ -130,66 +134,30 @@ def bare_subject(request: LaunchRequest, machine: Machine) -> Subject:
 
 
 def run_scripts(host: Host, subject: Subject, scripts: Sequence[Script]) -> Iterable[CheckFinding]:
-    if subject.needs is None:
-        scripts = [script for script in scripts if script.name not in ("model", "engine")]
-
     def run(script: Script) -> tuple[CheckFinding, ...]:
-        try:
-            done = host.execute(
-                subject.interpreter,
-                env={**subject.env, **parameters(subject.told)},
-                cwd=subject.cwd,
-                stdin=script_text(script.name),
-                deadline_s=script.deadline_s,
-            )
-        except OSError as problem:
-            done = Execution(code=127, stdout="", stderr=str(problem), timed_out=False, seconds=0.0)
-        return read_findings(script, done)
+        done = host.execute(
+            subject.interpreter,
+            env={**subject.env, **parameters(subject.told)},
+            cwd=subject.cwd,
+            stdin=script_text(script.name),
+            deadline_s=script.deadline_s,
+        )
+        return (not_started(done),) if done.code == NOT_STARTED else read_findings(script, done)
 
     with ThreadPoolExecutor(AT_ONCE) as pool:
         for found in pool.map(run, scripts):
             yield from found
 
 
-def drafter_findings(subject: Subject, machine: Machine) -> Iterable[CheckFinding]:
-    """`draft lint` of the drafter that the launch names, for its engine."""
-    speculation = subject.needs.speculation if subject.needs else None
-    if speculation is None or not speculation.eagle3 or not speculation.drafter:
-        return
-    if machine.name:
-        yield CheckFinding(
-            rule="drafter",
-            level=CheckLevel.UNKNOWN,
-            what="",
-            evidence=f"{speculation.drafter} is read only on its own machine: run shakedown check there",
-        )
-        return
-    folder = subject.cwd / speculation.drafter
-    if not files.is_dir(folder):
-        yield CheckFinding(
-            rule="drafter",
-            level=CheckLevel.UNKNOWN,
-            what="",
-            evidence=f"{speculation.drafter} is no folder here",
-        )
-        return
-    try:
-        reports = lint_folder(LintRequest(drafter=folder, target=subject.target, engine=subject.engine))
-    except ShakedownError as problem:
-        yield CheckFinding(
-            rule="drafter", level=CheckLevel.ERROR, what="the drafter cannot be read", evidence=str(problem)
-        )
-        return
-    for found in {f.rule: f for report in reports for f in report.findings}.values():
-        level = CheckLevel(found.level.value)
-        yield CheckFinding(
-            rule=f"drafter-{found.rule}",
-            level=level,
-            what=found.what,
-            evidence=found.evidence,
-            effect=found.effect.value,
-            mend=found.mend,
-        )
+def not_started(done: Execution) -> CheckFinding:
+    return CheckFinding(
+        rule="interpreter",
+        level=CheckLevel.ERROR,
+        what="the interpreter of this command does not start",
+        evidence=last_words(done.stderr),
+        effect="nor does the command",
+        mend="correct the path, or activate the environment that has it",
+    )
 
 
 def redacted(found: CheckFinding, redactor: Redactor) -> CheckFinding:

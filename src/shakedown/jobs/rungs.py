@@ -154,9 +154,10 @@ def attention_of(argv: Sequence[str]) -> str:
 def model_config(command: Command, machine: Machine) -> dict[str, Any]:
     """The model's config.json where the model is a folder here, else {}."""
     model = command.value(*command.engine.model_flags)
-    path = command.launch.cwd / (model or "") / "config.json"
+    if not model:
+        return {}
     try:
-        told = json.loads(machine.ask(files.read_text, path) or "{}")
+        told = json.loads(machine.ask(files.read_text, command.launch.cwd / model / "config.json") or "{}")
     except ValueError:
         return {}
     return told if isinstance(told, dict) else {}

@@ -34,6 +34,8 @@ def headline(counted: dict[CheckLevel, int]) -> str:
         return f"this launch would fail: {counted[CheckLevel.ERROR]} found"
     if counted[CheckLevel.WARNING]:
         return f"it may fail: {counted[CheckLevel.WARNING]} found"
+    if not counted[CheckLevel.NOTE] + counted[CheckLevel.OK]:
+        return "nothing could be looked at"
     return f"nothing found that would make it fail ({counted[CheckLevel.OK]} looked at)"
 
 
