@@ -135,6 +135,32 @@ def test_usage_errors_are_json_for_those_who_asked_for_it(place: Place) -> None:
     assert place("run", "--port", "x", "--", "true", "--json").stdout == ""  # theirs, not ours
 
 
+@pytest.mark.parametrize(
+    ("words", "command"),
+    [
+        (("run", "--json", "--bogus"), "run"),
+        (("draft", "lint", "--json", "--bogus"), "draft lint"),
+        (("--json", "runs"), ""),
+        (("--json",), ""),
+    ],
+)
+def test_a_usage_error_names_the_command_and_outlives_a_full_disk(
+    place: Place, words: tuple[str, ...], command: str
+) -> None:
+    done = place(*words)
+    assert (done.returncode, json.loads(done.stdout)["command"]) == (2, command)
+    with open("/dev/full", "w") as full:
+        assert place(*words, stdout=full).returncode == 2
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "latin-1", "utf-8"])
+def test_json_is_json_in_every_encoding(place: Place, encoding: str) -> None:
+    name = "é🎉\udcff"
+    done = place("run", "--json", "--dry-run", "--", "sh", name, env={"PYTHONIOENCODING": encoding})
+    assert done.returncode == 0, done.stderr
+    assert f"sh '{name}'" in json.loads(done.stdout)["dry_run"][0]
+
+
 def test_a_removed_folder_is_no_place_to_launch_from(place: Place) -> None:
     (place.folder / "gone").mkdir()
     there = f"cd gone && rmdir ../gone && exec {sys.executable} -m shakedown"

@@ -130,11 +130,10 @@ def test_a_base_that_fails_is_told_from_the_flags(isolate) -> None:
 def test_what_serves_leaves_nothing_to_isolate(isolate, tmp_path: Path) -> None:
     said = isolate("", "--alpha")
     assert said.code == 3
-    assert (said.document["verdict"], said.document["cause"], said.document["launches"]) == (
-        "serves",
-        None,
-        1,
-    )
+    found = said.document
+    assert (found["verdict"], found["cause"]["kind"], found["launches"]) == ("serves", "none", 1)
+    assert (found["causes"], found["cause"]["factors"], found["cause"]["rung"]) == ([], [], None)
+    assert [check["value"] for check in found["certificate"].values()] == [None, None, None]
     assert starts(tmp_path) == 1
 
 
@@ -171,7 +170,7 @@ def test_too_few_launches_rank_suspects(isolate, tmp_path: Path) -> None:
     said = isolate("crash:--alpha", "--alpha", "--beta", "3", "--gamma", options=("--max-launches", "2"))
     found = said.document
     assert (said.code, found["ended"], found["launches"]) == (1, "budget", 2)
-    assert found["cause"] is None
+    assert found["cause"]["kind"] == "none"
     assert {each["name"] for each in found["suspects"]} == {"--alpha", "--beta 3", "--gamma"}
     assert all(0 < each["probability"] <= 1 for each in found["suspects"])
     assert starts(tmp_path) == 2

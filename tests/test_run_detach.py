@@ -57,12 +57,13 @@ def scene(tmp_path: Path, port: int, request: pytest.FixtureRequest, shakedown: 
 
 def test_it_returns_before_the_verdict_and_the_watcher_closes_the_record(scene: Scene) -> None:
     said = scene.detach(STAND_IN_LOAD_S="2")
-    trial = said.document["id"]
+    trial = said.document["trial"]
     assert said.code == 0
     assert said.document == {
         "schema": "shakedown/1",
         "command": "run",
         "verdict": None,
+        "trial": trial,
         "id": trial,
         "state": "open",
     }
@@ -77,7 +78,7 @@ def test_it_returns_before_the_verdict_and_the_watcher_closes_the_record(scene: 
 
 
 def test_following_ends_with_the_verdict_and_the_exit_code_of_the_run(scene: Scene) -> None:
-    trial = scene.detach(STAND_IN_LOAD_S="6", STAND_IN_FAULT="crash:").document["id"]
+    trial = scene.detach(STAND_IN_LOAD_S="6", STAND_IN_FAULT="crash:").document["trial"]
     said = scene.shakedown("show", trial, "--follow")
     assert (said.code, said.document["verdict"], said.document["state"]) == (1, "crashed", "finished")
     assert said.document["command"] == "show"
@@ -89,7 +90,7 @@ def test_following_ends_with_the_verdict_and_the_exit_code_of_the_run(scene: Sce
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGHUP])
 def test_an_interrupt_of_the_looking_leaves_the_run_alone(scene: Scene, number: int) -> None:
-    trial = scene.detach(STAND_IN_LOAD_S="60").document["id"]
+    trial = scene.detach(STAND_IN_LOAD_S="60").document["trial"]
     words = ("show", trial, "--follow", "--ledger", str(scene.ledger))
     process = begin(scene.folder, *words, env=os.environ)
     assert process.stderr is not None
@@ -111,7 +112,7 @@ def test_an_interrupt_of_the_looking_leaves_the_run_alone(scene: Scene, number: 
 
 
 def test_kept_it_stays_until_it_is_stopped(scene: Scene) -> None:
-    trial = scene.detach("--keep").document["id"]
+    trial = scene.detach("--keep").document["trial"]
     said = scene.shakedown("show", trial, "--follow")
     assert (said.code, said.document["kept_running"]) == (0, True)
     assert eventually(lambda: not scene.watchers(), within_s=5)
@@ -121,7 +122,7 @@ def test_kept_it_stays_until_it_is_stopped(scene: Scene) -> None:
 
 
 def test_a_kill_of_the_watcher_leaves_the_launch_and_stop_ends_it(scene: Scene) -> None:
-    trial = scene.detach(STAND_IN_LOAD_S="60").document["id"]
+    trial = scene.detach(STAND_IN_LOAD_S="60").document["trial"]
     (watcher,) = scene.watchers()
     watcher.kill()
     assert eventually(lambda: not scene.watchers(), within_s=5)
@@ -169,7 +170,7 @@ def test_what_forbids_the_launch_is_said_at_once(scene: Scene, tmp_path: Path) -
 
 
 def test_a_verdict_that_the_ledger_does_not_take_is_kept_beside_the_log(scene: Scene) -> None:
-    trial = scene.detach(STAND_IN_LOAD_S="1", STAND_IN_FAULT="crash:").document["id"]
+    trial = scene.detach(STAND_IN_LOAD_S="1", STAND_IN_FAULT="crash:").document["trial"]
     with contextlib.closing(sqlite3.connect(scene.ledger, isolation_level=None)) as writer:
         writer.execute("BEGIN EXCLUSIVE")
         assert eventually(scene.nothing_left, within_s=40)

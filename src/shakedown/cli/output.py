@@ -5,11 +5,12 @@ It never decides anything.
 
 from __future__ import annotations
 
+import codecs
 import io
 import json
 import os
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from typing import TYPE_CHECKING
 
@@ -57,15 +58,23 @@ def choose_talk(*, quiet: bool = False) -> Talk:
 
 def print_result(result: JobResult, *, as_json: bool) -> None:
     _views.close()
-    text = json.dumps(result.document, indent=2, ensure_ascii=False) if as_json else "\n".join(result.lines)
-    write_answer(text)
+    write_answer(json_text(result.document) if as_json else "\n".join(result.lines))
+
+
+def json_text(document: Mapping[str, object]) -> str:
+    """What a stream that is not UTF-8 would have to escape is escaped as JSON does it."""
+    try:
+        whole = codecs.lookup(sys.stdout.encoding or "").name == "utf-8"
+    except LookupError:
+        whole = False
+    return json.dumps(document, indent=2, ensure_ascii=not whole)
 
 
 def print_error(error: ShakedownError, *, as_json: bool, command: str) -> None:
     _views.close()
     if as_json:
         with suppress(HostProblem):  # a full disk; standard error has it all
-            write_answer(json.dumps(error_document(error, command), indent=2, ensure_ascii=False))
+            write_answer(json_text(error_document(error, command)))
     write_error(f"shakedown: {error.message}")
     for hint in error.hints:
         write_error(f"  hint: {hint}")
@@ -87,8 +96,10 @@ def print_usage(error: click.ClickException, words: Sequence[str]) -> None:
         error.show()
     ours = words[: words.index("--")] if "--" in words else words
     if "--json" in ours:
-        problem = UsageError(error.format_message())
-        write_answer(json.dumps(error_document(problem, ours[0]), indent=2, ensure_ascii=False))
+        context = error.ctx if isinstance(error, click.UsageError) else None
+        command = context.command_path.partition(" ")[2] if context else ""
+        with suppress(HostProblem):  # a full disk changes no exit code
+            write_answer(json_text(error_document(UsageError(error.format_message()), command)))
 
 
 def write_answer(text: str) -> None:

@@ -69,7 +69,14 @@ def detach_job(request: LaunchRequest, talk: Talk, *, keep: bool) -> JobResult:
     if not in_background(work):  # it was over before it began: the port was held
         with Ledger.open(request.ledger) as ledger:
             return result_of(ledger.trial(trial_id))
-    document = {"schema": "shakedown/1", "command": "run", "verdict": None, "id": trial_id, "state": "open"}
+    document = {
+        "schema": "shakedown/1",
+        "command": "run",
+        "verdict": None,
+        "trial": trial_id,
+        "id": trial_id,  # the name that it had before it was called as in a `run` that is not detached
+        "state": "open",
+    }
     lines = [
         f"{trial_id} is started and watched in the background",
         f"  see it   shakedown show {trial_id} --follow",

@@ -5,11 +5,20 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 
-from shakedown.core import Cause, Check, Factor, Hypothesis, SearchRecord, Step, TrialRecord
+from shakedown.core import Cause, CauseKind, Check, Factor, Hypothesis, SearchRecord, Step, TrialRecord
 from shakedown.report.document import LONGEST_LINE, SCHEMA, Document, judged, measured_document, whole
 from shakedown.report.escape import clean
 from shakedown.report.recipe import Recipe, first_cause, proven_recipe
 from shakedown.report.words import next_steps
+
+UNKNOWN = Check(value=None)
+NO_CAUSE = Cause(
+    kind=CauseKind.NONE,
+    factors=(),
+    rung=None,
+    certificate=tuple((name, UNKNOWN) for name in ("alone_fails", "one_less_passes", "workaround_serves")),
+    workaround=None,
+)
 
 
 def isolate_document(
@@ -19,10 +28,13 @@ def isolate_document(
     recipe: Recipe | None = None,
     command: str = "isolate",
 ) -> Document:
-    """One search with all its trials. `recipe` is taken from the proving trial where none is given."""
+    """One search with all its trials. `recipe` is taken from the proving trial where none is given.
+
+    `cause` is null while the search goes on, and of the kind "none" where it ended without one.
+    """
     found = search.conclusion
     factors = {factor.name: factor for factor in search.factors}
-    cause = first_cause(found)
+    cause = first_cause(found) or (NO_CAUSE if found else None)
     recipe = recipe or proven_recipe(search, trials)
     seconds = search.seconds if search.seconds is not None else math.fsum(t.seconds or 0.0 for t in trials)
     return whole(
