@@ -54,7 +54,7 @@ class TrialRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SearchRecord:
-    """One `isolate`: enough to go on from. `secrets` maps names of secret variables to keyed hashes."""
+    """One `isolate`: enough to go on from. `secrets`: names of secret variables, with a keyed hash or ""."""
 
     id: str
     engine: str

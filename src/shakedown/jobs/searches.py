@@ -19,7 +19,7 @@ from shakedown.jobs.request import LaunchRequest
 from shakedown.jobs.result import Talk
 from shakedown.jobs.trials import facts_of, noted_variables
 from shakedown.ledger import Ledger
-from shakedown.redact import REDACTED, Redactor
+from shakedown.redact import REDACTED, Redactor, secret_names
 
 STARTING_S = 2.0  # a kill may strike a supervisor in mid-start; it ends what it started, a moment later
 PASS_S = "pass_s"  # the fact that holds what was reckoned for a launch that serves: a resume reckons the same
@@ -53,7 +53,7 @@ def new_search(
         engine=command.engine.name,
         argv=redactor.redact_argv(launch.argv),
         env=tuple(sorted(redactor.redact_env(noted).items())),
-        secrets=(),
+        secrets=tuple((name, "") for name in secret_names(launch.env)),
         cwd=str(launch.cwd),
         started_at=datetime.now(UTC).isoformat(timespec="milliseconds"),
         state=RecordState.OPEN,
@@ -70,6 +70,7 @@ def request_of(earlier: SearchRecord, given: LaunchRequest) -> LaunchRequest:
         raise UsageError(
             f"{earlier.id} is still going on in another process", "interrupt that one first, with Ctrl-C"
         )
+    require_secrets(earlier, given)
     argv = launch.argv or earlier.argv
     if any(REDACTED in token for token in argv):
         raise UsageError(
@@ -96,6 +97,24 @@ def request_of(earlier: SearchRecord, given: LaunchRequest) -> LaunchRequest:
         expect=given.expect
         or tuple(map(Expectation.read, filter(None, facts.get("expect", "").split("; ")))),
     )
+
+
+def require_secrets(earlier: SearchRecord, given: LaunchRequest) -> None:
+    """What the ledger does not keep must be here again: without it the launches would be others."""
+    named = [name for name, _ in earlier.secrets] + [name for name, value in earlier.env if REDACTED in value]
+    missing = [name for name in dict.fromkeys(named) if not given.launch.env.get(name)]
+    if missing:
+        raise UsageError(
+            f"{earlier.id} was begun with secrets that this shell has not: {', '.join(missing)}",
+            "the ledger keeps none: set them again; one that the server does not read may have any value",
+        )
+    facts = dict(earlier.facts)
+    for fact, value in (("ready_url", given.ready_url), ("ready_log", given.ready_log)):
+        if not value and REDACTED in facts.get(fact, ""):
+            raise UsageError(
+                f"--{fact.replace('_', '-')} of {earlier.id} holds a secret, which the ledger does not keep",
+                "give it again, with --resume",
+            )
 
 
 def require_same_files(earlier: SearchRecord, reading: Reading) -> None:
