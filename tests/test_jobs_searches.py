@@ -7,13 +7,15 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from report_samples import CONCLUSION
 
 from shakedown.core import Launch, RecordState, SearchRecord
 from shakedown.errors import UsageError
 from shakedown.host.local import LocalHost
 from shakedown.jobs.reading import read_request
 from shakedown.jobs.request import LaunchRequest
-from shakedown.jobs.searches import new_search, request_of
+from shakedown.jobs.searches import new_search, request_of, take_up
+from shakedown.ledger import Ledger
 
 TOKEN = "hf_" + "q" * 34
 READY = "http://me:s3cretPassw0rd@127.0.0.1:8123/health"
@@ -55,3 +57,13 @@ def test_a_url_with_a_password_is_asked_for_again_and_never_used_without(tmp_pat
     with pytest.raises(UsageError, match="--ready-url of s1 holds a secret"):
         request_of(earlier, request(tmp_path, {}))
     assert request_of(earlier, request(tmp_path, {}, ready_url=READY)).ready_url == READY
+
+
+def test_of_two_resumes_at_once_one_is_refused_before_it_ends_or_launches_anything(tmp_path):
+    earlier = interrupted(request(tmp_path, {}))
+    with Ledger.open(tmp_path / "l.db") as one, Ledger.open(tmp_path / "l.db") as other:
+        one.open_search(earlier)
+        one.close_search(earlier.id, CONCLUSION, seconds=1.0)
+        take_up(one, LocalHost(), earlier, Silence())
+        with pytest.raises(UsageError, match="s1 is still going on in another process"):
+            take_up(other, LocalHost(), earlier, Silence())

@@ -27,7 +27,7 @@ from shakedown.core import (
     Verdict,
 )
 from shakedown.errors import LedgerProblem, UsageError
-from shakedown.ledger import Kind, Ledger, place, problems, store, writers
+from shakedown.ledger import Kind, Ledger, place, problems, query, store, writers
 from shakedown.ledger.ids import make_id
 from shakedown.ledger.migrations import STEPS, migrate
 
@@ -134,7 +134,7 @@ def test_a_search_has_its_trials_in_order_and_its_conclusion(ledger):
     ledger.close_search("s1", CONCLUSION, seconds=90)
     found = ledger.search("s1")
     assert (found.state, found.conclusion, found.seconds) == (RecordState.FINISHED, CONCLUSION, 90)
-    ledger.adopt("s1")  # gone on with, with more launches allowed
+    assert ledger.adopt("s1")  # gone on with, with more launches allowed
     assert ledger.search("s1").state is RecordState.OPEN
 
 
@@ -286,16 +286,38 @@ def test_several_processes_may_begin_and_fill_one_ledger_at_once(path):
 
 def test_a_process_is_gone_when_its_pid_was_handed_to_another():
     here = writers.this_writer()
-    assert not writers.is_gone(here, here)
+    assert not writers.is_gone(here, here, Path("/"))
 
     reused = replace(here, process=replace(here.process, started_ticks=1))
-    assert writers.is_gone(reused, here)
-    assert writers.is_gone(replace(here, boot_id="an earlier boot"), here)
+    assert writers.is_gone(reused, here, Path("/"))
+    assert writers.is_gone(replace(here, boot_id="an earlier boot"), here, Path("/"))
     elsewhere = replace(here, boot_id="another boot", hostname="another host")
-    assert not writers.is_gone(elsewhere, here)  # it cannot be told
+    assert not writers.is_gone(elsewhere, here, Path("/"))  # it cannot be told
     with subprocess.Popen(["true"]) as child:
         time.sleep(0.2)  # a zombie until it is waited for
         assert writers.started_ticks(child.pid) is None
+
+
+def test_of_two_that_go_on_with_a_search_at_once_one_gets_it(ledger, path):
+    ledger.open_search(search("s1"))
+    ledger.close_search("s1", CONCLUSION, seconds=1.0)
+    with Ledger.open(path) as another:
+        assert another.search("s1").state is RecordState.FINISHED  # as both saw it before
+        assert [ledger.adopt("s1"), another.adopt("s1")] == [True, False]
+    assert [event.kind for event in ledger.events("s1")] == ["concluded", "adopted"]
+
+
+def test_a_writer_in_another_container_lives_as_long_as_it_holds_its_entry(ledger, path, monkeypatch):
+    ledger.open_search(search("s1"))
+    ledger.open_trial(trial("t1", "s1"))
+    container = replace(writers.this_writer(), namespace="pid:[1]")  # the same machine, name and home
+    monkeypatch.setattr(query, "this_writer", lambda: container)
+    with Ledger.open(path) as seen:
+        assert (seen.search("s1").state, seen.trial("t1").state) == (RecordState.OPEN, RecordState.OPEN)
+        ledger.close_trial("t1", SERVES, seconds=1.0)
+        ledger.close()
+        assert seen.search("s1").state is RecordState.INTERRUPTED
+        assert seen.adopt("s1")
 
 
 def test_the_ledger_and_its_folders_are_for_the_user_alone(path, ledger):

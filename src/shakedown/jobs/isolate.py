@@ -31,10 +31,10 @@ from shakedown.jobs.rungs import ladder_of
 from shakedown.jobs.searches import (
     PASS_S,
     SURROUNDINGS,
-    end_leftovers,
     new_search,
     request_of,
     require_same_files,
+    take_up,
 )
 from shakedown.jobs.stand_ins import as_given, joined, price_of, search_stand_in, with_guess
 from shakedown.jobs.surroundings import look_around, suspicions, told
@@ -89,8 +89,6 @@ def isolate_on(
         if earlier is not None:
             refuse_nodes(earlier)
             request = request_of(earlier, request)
-            if not request.dry_run:
-                end_leftovers(ledger, host, earlier, talk)
         reading = read_request(request, host, talk, live=True)
         require_isolatable(reading.command)
         search_id = earlier.id if earlier is not None else ledger.new_id(Kind.SEARCH)
@@ -112,7 +110,7 @@ def isolate_on(
         if earlier is None:
             ledger.open_search(search)
         else:
-            ledger.adopt(search.id)
+            take_up(ledger, host, search, talk)
         announce(reading, search, costs, talk, max_launches)
         limits = SearchLimits(
             max_launches=max_launches,

@@ -33,7 +33,7 @@ from shakedown.jobs.oracle import TrialOracle
 from shakedown.jobs.request import LaunchRequest
 from shakedown.jobs.result import ExitCode, JobResult, Talk
 from shakedown.jobs.roster import Post, Roster, read_roster
-from shakedown.jobs.searches import PASS_S, end_leftovers, new_search, require_secrets
+from shakedown.jobs.searches import PASS_S, new_search, require_secrets, take_up
 from shakedown.jobs.trials import NODES_FACT, facts_of
 from shakedown.ledger import Kind, Ledger
 from shakedown.nodes import JointFactors
@@ -112,8 +112,7 @@ def open_search(
         raise UsageError(
             f"the launch file has other factors than {resume} searched among", "start a new search with it"
         )
-    ledger.adopt(earlier.id)
-    end_leftovers(ledger, LocalHost(), earlier, talk)
+    take_up(ledger, LocalHost(), earlier, talk)
     return earlier
 
 

@@ -67,9 +67,7 @@ def request_of(earlier: SearchRecord, given: LaunchRequest) -> LaunchRequest:
     """The request of an interrupted search: its command, variables and options; secrets come from here."""
     launch = given.launch
     if earlier.state is RecordState.OPEN:
-        raise UsageError(
-            f"{earlier.id} is still going on in another process", "interrupt that one first, with Ctrl-C"
-        )
+        raise still_going_on(earlier)
     require_secrets(earlier, given)
     argv = launch.argv or earlier.argv
     if any(REDACTED in token for token in argv):
@@ -125,6 +123,22 @@ def require_same_files(earlier: SearchRecord, reading: Reading) -> None:
         raise UsageError(
             f"the config file of {earlier.id} has changed since: {now}", "start a new search with it"
         )
+
+
+def still_going_on(search: SearchRecord) -> UsageError:
+    return UsageError(
+        f"{search.id} is still going on in another process", "interrupt that one first, with Ctrl-C"
+    )
+
+
+def take_up(ledger: Ledger, host: Machine, search: SearchRecord, talk: Talk) -> None:
+    """This process goes on with the search, and what its last one left is ended.
+
+    Raises UsageError where another process was faster: two would launch on one port.
+    """
+    if not ledger.adopt(search.id):
+        raise still_going_on(search)
+    end_leftovers(ledger, host, search, talk)
 
 
 def end_leftovers(ledger: Ledger, host: Machine, search: SearchRecord, talk: Talk) -> None:

@@ -52,6 +52,11 @@ class Queries:
     def __init__(self, path: Path, connection: sqlite3.Connection) -> None:
         self.path = path
         self._connection = connection
+        self._held: dict[str, int] = {}
+
+    def folder_of(self, entry_id: str) -> Path:
+        """Where the log and the state of an entry lie, beside the ledger."""
+        return self.path.parent / "runs" / entry_id
 
     def trial(self, id_prefix: str) -> TrialRecord:
         found = self._named(id_prefix, Kind.TRIAL)
@@ -191,7 +196,8 @@ class Queries:
             with reported(self.path):
                 writer = last_writer(from_text(Writer, row["writer"]), self.events(entry_id))
             near = (writer.boot_id, writer.namespace) == (here.boot_id, here.namespace)
-            return writer.process if near and not is_gone(writer, here) else None
+            gone = is_gone(writer, here, self.folder_of(entry_id))
+            return writer.process if near and not gone else None
         return None
 
     def _records(self, query: str, values: Sequence[object]) -> tuple[TrialRecord | SearchRecord, ...]:
@@ -201,7 +207,7 @@ class Queries:
         events = self.events(row["id"])
         with reported(self.path):
             writer = last_writer(from_text(Writer, row["writer"]), events)
-            gone = is_gone(writer, this_writer())
+            gone = is_gone(writer, this_writer(), self.folder_of(row["id"]))
             if row["kind"] == Kind.SEARCH:
                 return search_after(from_text(SearchRecord, row["record"]), events, gone=gone)
             return trial_after(from_text(TrialRecord, row["record"]), events, gone=gone)

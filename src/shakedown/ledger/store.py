@@ -5,9 +5,10 @@ Records come redacted. It never judges, and never formats.
 
 from __future__ import annotations
 
+import os
 import sqlite3
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -33,7 +34,7 @@ from shakedown.ledger.migrations import migrate
 from shakedown.ledger.place import ELSEWHERE, default_path, make_folder, on_network, prepare
 from shakedown.ledger.problems import BUSY_S, reported
 from shakedown.ledger.query import Queries
-from shakedown.ledger.writers import this_writer
+from shakedown.ledger.writers import hold, this_writer
 
 MODEL_FACT = "model_key"  # the fact of a trial that says what its timings are learnt for
 
@@ -70,6 +71,8 @@ class Ledger(Queries):
         self.close()
 
     def close(self) -> None:
+        for name in tuple(self._held):
+            self._let_go(name)
         with reported(self.path):
             self._connection.close()
 
@@ -81,7 +84,7 @@ class Ledger(Queries):
 
     def run_folder(self, trial_id: str) -> Path:
         """The folder of a trial's log and state, beside the ledger; made, for the user alone."""
-        folder = self.path.parent / "runs" / trial_id
+        folder = self.folder_of(trial_id)
         try:
             make_folder(folder)
         except OSError as error:
@@ -119,6 +122,7 @@ class Ledger(Queries):
             facts=tuple((facts or {}).items()),
         )
         self._add(trial_id, EventKind.CLOSED, closing, judgement.verdict)
+        self._let_go(trial_id)
 
     def open_search(self, record: SearchRecord) -> None:
         text = to_text(replace(record, state=RecordState.OPEN))
@@ -128,9 +132,17 @@ class Ledger(Queries):
         """Write down what a search found; `seconds` are those of all its sittings."""
         self._add(search_id, EventKind.CONCLUDED, Concluding(conclusion=conclusion, seconds=seconds))
 
-    def adopt(self, entry_id: str) -> None:
-        """From now on this process goes on with the search (a resume) or the trial (a detached watch)."""
-        self._add(entry_id, EventKind.ADOPTED, this_writer())
+    def adopt(self, search_id: str) -> bool:
+        """From now on this process goes on with the search; False where another one does.
+
+        Of two that come at once one gets it.
+        """
+        with self._writing() as connection:
+            if self.search(search_id).state is RecordState.OPEN:
+                return False
+            self._insert(connection, search_id, EventKind.ADOPTED, this_writer())
+            self._hold(search_id)  # before anybody can read who goes on with it
+        return True
 
     def mark_stopped(self, trial_id: str, ending: Ending | None = None) -> None:
         """What an interrupted or kept trial left running is ended now."""
@@ -150,14 +162,36 @@ class Ledger(Queries):
         values = (name, kind, search_id, engine, model_key, key, to_text(this_writer()), record)
         with self._writing() as connection:
             connection.execute(f"INSERT INTO entry ({columns}) VALUES (?, ?, ?, ?, ?, ?, ?, ?)", values)
+            self._hold(name)
+
+    def _hold(self, entry_id: str) -> None:
+        self._let_go(entry_id)
+        with suppress(OSError):
+            make_folder(self.folder_of(entry_id))
+        if (held := hold(self.folder_of(entry_id))) is not None:
+            self._held[entry_id] = held
+
+    def _let_go(self, entry_id: str) -> None:
+        if (held := self._held.pop(entry_id, None)) is not None:
+            os.close(held)
 
     def _add(self, entry_id: str, kind: EventKind, body: object, verdict: Verdict | None = None) -> None:
-        now = datetime.now(UTC).isoformat(timespec="milliseconds")
-        values = (entry_id, kind, now, verdict, to_text(body))
         with self._writing() as connection:
-            connection.execute(
-                "INSERT INTO event (entry_id, kind, at, verdict, body) VALUES (?, ?, ?, ?, ?)", values
-            )
+            self._insert(connection, entry_id, kind, body, verdict)
+
+    def _insert(
+        self,
+        connection: sqlite3.Connection,
+        entry_id: str,
+        kind: EventKind,
+        body: object,
+        verdict: Verdict | None = None,
+    ) -> None:
+        now = datetime.now(UTC).isoformat(timespec="milliseconds")
+        connection.execute(
+            "INSERT INTO event (entry_id, kind, at, verdict, body) VALUES (?, ?, ?, ?, ?)",
+            (entry_id, kind, now, verdict, to_text(body)),
+        )
 
     @contextmanager
     def _writing(self) -> Iterator[sqlite3.Connection]:
