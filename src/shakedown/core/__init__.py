@@ -71,9 +71,12 @@ from shakedown.core.readings import (
 )
 from shakedown.core.records import (
     BESIDE_FACT,
+    BOOT_FACT,
+    DRIVER_FACT,
     INTERMITTENT_FACT,
     PLACE_FACT,
     SSH_FACT,
+    VERSION_FACT,
     VIA_FACT,
     WEIGHTS_FACT,
     RecordState,
@@ -95,10 +98,13 @@ from shakedown.core.verdicts import (
 
 __all__ = [
     "BESIDE_FACT",
+    "BOOT_FACT",
+    "DRIVER_FACT",
     "INTERMITTENT_FACT",
     "NETWORK_FILE_SYSTEMS",
     "PLACE_FACT",
     "SSH_FACT",
+    "VERSION_FACT",
     "VIA_FACT",
     "WEIGHTS_FACT",
     "Cache",

@@ -16,6 +16,9 @@ WEIGHTS_FACT = "weight_bytes"  # the fact of a launch that says how much it load
 PLACE_FACT = "weights_on"  # and the kind of file system that lies on
 SSH_FACT, VIA_FACT = "over_ssh", "over_via"  # facts of a launch on another machine: how it was reached
 
+BOOT_FACT = "boot"  # the boot of the machine that it ran on
+DRIVER_FACT = "driver"  # the version of the driver of its GPUs
+VERSION_FACT = "engine_version"
 BESIDE_FACT = "beside"  # of a launch of a search: how many others were started with it
 INTERMITTENT_FACT = "intermittent"  # of a search whose failure was said to come and go
 

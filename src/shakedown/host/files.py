@@ -6,14 +6,18 @@ It never changes a file of the user's.
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+from shakedown.core import BOOT_FACT, DRIVER_FACT
 from shakedown.errors import HostProblem
+from shakedown.host import procfs
 
+NVIDIA = Path("/proc/driver/nvidia/version")
 MOST_BYTES = 16 << 20  # of a file that is read whole: a config, an index of weights
 
 
@@ -125,6 +129,12 @@ def _written(path: Path) -> Iterator[None]:
 def clear(folder: Path) -> None:
     """Removes a folder of ours with all that is in it; what cannot be removed stays."""
     shutil.rmtree(folder, ignore_errors=True)
+
+
+def standing() -> dict[str, str]:
+    """What a reboot or another driver changes: nothing that was seen before counts after it."""
+    told = re.search(r"\b\d{3}(\.\d+)+\b", read_text(NVIDIA) or "")
+    return {BOOT_FACT: procfs.boot_id(), **({DRIVER_FACT: told[0]} if told else {})}
 
 
 def now_s() -> float:

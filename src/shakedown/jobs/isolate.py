@@ -110,7 +110,7 @@ def isolate_on(
         if earlier is None:
             ledger.open_search(search)
         else:
-            take_up(ledger, host, search, talk)
+            take_up(ledger, host, search, reading, talk)
         announce(reading, search, costs, talk, max_launches)
         limits = SearchLimits(
             max_launches=max_launches,

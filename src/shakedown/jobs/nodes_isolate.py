@@ -112,7 +112,7 @@ def open_search(
         raise UsageError(
             f"the launch file has other factors than {resume} searched among", "start a new search with it"
         )
-    take_up(ledger, LocalHost(), earlier, talk)
+    take_up(ledger, LocalHost(), earlier, roster.lead.reading, talk)
     return earlier
 
 

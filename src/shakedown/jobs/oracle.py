@@ -32,7 +32,7 @@ from shakedown.jobs.reading import Reading
 from shakedown.jobs.request import LaunchRequest
 from shakedown.jobs.result import Talk
 from shakedown.jobs.rungs import base_of
-from shakedown.jobs.trials import looking_on, noted_variables, occasion_of, subject_of
+from shakedown.jobs.trials import looking_on, noted_variables, occasion_of, standing_of, subject_of
 from shakedown.ledger import Ledger
 from shakedown.ledger.events import experiment_key
 from shakedown.trial import Occasion, Stated, Subject, run_recorded
@@ -62,6 +62,7 @@ class TrialOracle:
         self._reading, self._request, self._factors = reading, request, factors
         self._search_id = search_id
         self._max_launches = max_launches
+        self._standing = standing_of(reading)
         self._began_s = time.monotonic()
         self._expected: Signature | None = None
         self._failures: set[Signature] = set()
@@ -88,13 +89,18 @@ class TrialOracle:
         if (known := self._ahead.pop(experiment_key(experiment), None)) is not None:
             return known
         self._asked += 1
-        outcome = self._ledger.recall(self._search_id, experiment)
-        if outcome is None or outcome.judgement.fingerprint == CUT:  # cut short in an earlier sitting
+        outcome = self._recall(experiment)
+        if outcome is None:
             outcome = self._launch(experiment)
         else:
             self.recalled_s += outcome.seconds
             self._talk.say(f"launch {self._asked}: known from {outcome.trial_id}")
         return self._learn(outcome)
+
+    def _recall(self, experiment: Experiment) -> Outcome | None:
+        """What the ledger knows; not what was cut short in an earlier sitting, or seen before a change."""
+        known = self._ledger.recall(self._search_id, experiment, facts=self._standing)
+        return known if known is not None and known.judgement.fingerprint != CUT else None
 
     def _learn(self, outcome: Outcome) -> Outcome:
         self._expected = self._expected or outcome.judgement.signature

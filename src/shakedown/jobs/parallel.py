@@ -20,7 +20,7 @@ from shakedown.host.machine import Machine
 from shakedown.host.procfs import boot_id
 from shakedown.jobs.apart import apart_of
 from shakedown.jobs.fleet import Fleet
-from shakedown.jobs.oracle import CUT, TrialOracle
+from shakedown.jobs.oracle import TrialOracle
 from shakedown.jobs.ray_cluster import Cluster, Stopped, WorkerLost, open_cluster
 from shakedown.jobs.ray_task import Assignment, travelling, unpack
 from shakedown.jobs.reading import Reading
@@ -85,7 +85,7 @@ class ParallelOracle(TrialOracle):
 
     def start(self, experiments: Sequence[Experiment]) -> None:
         """Begins what the ledger does not know; as many of them at once as there are."""
-        new = [each for each in experiments if not self._is_known(each)]
+        new = [each for each in experiments if self._recall(each) is None]
         for number, each in enumerate(new, self._asked + 1):
             title = self._title(each, number)
             self._talk.say(f"{title}: {each.reason}")
@@ -110,10 +110,6 @@ class ParallelOracle(TrialOracle):
         """What is under way is cancelled, and cleaned before this returns."""
         self._cluster.stop()
         self._pool.shutdown(wait=True, cancel_futures=True)
-
-    def _is_known(self, experiment: Experiment) -> bool:
-        known = self._ledger.recall(self._search_id, experiment)
-        return known is not None and known.judgement.fingerprint != CUT
 
     def _record(
         self, experiment: Experiment, subject: Subject, occasion: Occasion, title: str

@@ -17,8 +17,9 @@ from shakedown.isolate.settings import PREFIXES
 from shakedown.jobs.reading import Reading
 from shakedown.jobs.request import LaunchRequest
 from shakedown.jobs.result import Talk
-from shakedown.jobs.trials import facts_of, noted_variables
+from shakedown.jobs.trials import facts_of, noted_variables, standing_of
 from shakedown.ledger import Ledger
+from shakedown.ledger.query import differing
 from shakedown.redact import REDACTED, Redactor, secret_names
 
 STARTING_S = 2.0  # a kill may strike a supervisor in mid-start; it ends what it started, a moment later
@@ -131,7 +132,7 @@ def still_going_on(search: SearchRecord) -> UsageError:
     )
 
 
-def take_up(ledger: Ledger, host: Machine, search: SearchRecord, talk: Talk) -> None:
+def take_up(ledger: Ledger, host: Machine, search: SearchRecord, reading: Reading, talk: Talk) -> None:
     """This process goes on with the search, and what its last one left is ended.
 
     Raises UsageError where another process was faster: two would launch on one port.
@@ -139,6 +140,15 @@ def take_up(ledger: Ledger, host: Machine, search: SearchRecord, talk: Talk) -> 
     if not ledger.adopt(search.id):
         raise still_going_on(search)
     end_leftovers(ledger, host, search, talk)
+    today = standing_of(reading)
+    for trial in ledger.trials_of(search.id):
+        changed = differing(trial, today)
+        if changed and trial.state is RecordState.FINISHED:
+            before = dict(trial.facts)
+            told = "; ".join(
+                f"{it} was {before.get(it) or 'none'}, is {today[it] or 'none'}" for it in changed
+            )
+            talk.say(f"{trial.id} does not count any more and is asked anew: {told}")
 
 
 def end_leftovers(ledger: Ledger, host: Machine, search: SearchRecord, talk: Talk) -> None:

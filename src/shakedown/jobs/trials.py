@@ -8,8 +8,18 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from shakedown.core import PLACE_FACT, WEIGHTS_FACT, Launch, Phase, Signature
+from shakedown.core import (
+    BOOT_FACT,
+    DRIVER_FACT,
+    PLACE_FACT,
+    VERSION_FACT,
+    WEIGHTS_FACT,
+    Launch,
+    Phase,
+    Signature,
+)
 from shakedown.engines import display
+from shakedown.host import files
 from shakedown.isolate.settings import PREFIXES
 from shakedown.jobs.afterwards import looking_after
 from shakedown.jobs.outside import model_folder, weight_bytes
@@ -33,10 +43,11 @@ def facts_of(reading: Reading) -> dict[str, str]:
     redactor = Redactor.of(command.env, command.launch.argv)  # a model may be a URL with a password
     facts = {
         **reading.machine.facts(),
+        **reading.machine.ask(files.standing),
         MODEL_FACT: redactor.redact_text(command.value(*command.engine.model_flags) or ""),
     }
     if reading.table is not None and reading.table.source == "live":
-        facts["engine_version"] = reading.table.version
+        facts[VERSION_FACT] = reading.table.version
     if reading.port is not None:
         facts["port"] = str(reading.port)
     folder = model_folder(command, reading.machine)
@@ -45,6 +56,13 @@ def facts_of(reading: Reading) -> dict[str, str]:
         if not reading.machine.name:
             facts[PLACE_FACT] = file_system(folder)
     return facts
+
+
+def standing_of(reading: Reading) -> dict[str, str]:
+    """The facts of which a launch must have had the same to count as one of today."""
+    facts = facts_of(reading)
+    known = {name: facts.get(name, "") for name in (BOOT_FACT, DRIVER_FACT)}
+    return known | ({VERSION_FACT: facts[VERSION_FACT]} if VERSION_FACT in facts else {})
 
 
 def subject_of(

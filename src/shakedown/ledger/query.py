@@ -13,6 +13,7 @@ from typing import Any
 
 from shakedown.core import (
     BESIDE_FACT,
+    BOOT_FACT,
     WEIGHTS_FACT,
     Experiment,
     Identity,
@@ -107,8 +108,8 @@ class Queries:
     ) -> Outcome | None:
         """What the same experiment showed in the same search, if it was finished.
 
-        Only since this boot, and only with equal `facts` (the driver's version, say): a changed
-        machine is asked again. A failure of the surroundings is no answer and is not recalled.
+        Only with equal `facts` ("": the trial has none), and only since this boot, of which the facts may
+        tell for another machine: a changed one is asked again. A failure of the surroundings is no answer.
         """
         query = f"{ENTRIES} WHERE search_id = ? AND experiment_key = ? ORDER BY seq DESC"
         for row in self._rows(query, (search_id, experiment_key(experiment))):
@@ -118,7 +119,9 @@ class Queries:
             assert isinstance(trial, TrialRecord)
             if trial.state is not RecordState.FINISHED or trial.judgement is None or trial.seconds is None:
                 continue
-            same_machine = writer.boot_id == boot_id() and set((facts or {}).items()) <= set(trial.facts)
+            same_machine = not differing(trial, facts or {})
+            if BOOT_FACT not in (facts or {}):
+                same_machine = same_machine and writer.boot_id == boot_id()
             if same_machine and not trial.judgement.environment:
                 return Outcome(
                     trial_id=trial.id,
@@ -230,6 +233,12 @@ class Queries:
     def _rows(self, query: str, values: Sequence[Any]) -> list[sqlite3.Row]:
         with reported(self.path):
             return self._connection.execute(query, values).fetchall()
+
+
+def differing(trial: TrialRecord, facts: Mapping[str, str]) -> tuple[str, ...]:
+    """The names of those `facts` that a trial does not have like this; "" for one that it must not have."""
+    had = dict(trial.facts)
+    return tuple(name for name, value in facts.items() if had.get(name, "") != value)
 
 
 def _phase_seconds(closing: Closing) -> dict[Phase, float]:

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from enum import StrEnum
 
-from shakedown.core import SearchRecord, TrialRecord, Verdict
+from shakedown.core import BOOT_FACT, SearchRecord, TrialRecord, Verdict
 from shakedown.redact import Redactor
 from shakedown.report.escape import clean, code, fenced, prose
 from shakedown.report.excerpt import LogExcerpt
@@ -30,6 +30,7 @@ from shakedown.report.words import (
 
 MOST_TITLE = 110
 LOG_LINES = 60
+NAMING = ("host", BOOT_FACT)  # facts that tell which machine it was
 LOG_WIDTH = 500  # with the lines above under the 65,536 characters that GitHub takes
 MOST_EVIDENCE = 12
 
@@ -171,7 +172,7 @@ def _proven(search: SearchRecord) -> list[str]:
     said = "Proven cause" if cause.proven else "Likely cause, not proven"
     lines = [f"{said}: {code(cause_words(cause, search.factors))}", ""]
     lines += [f"- {prose(check_words(name, check))}" for name, check in cause.certificate if name in CHECKS]
-    nameless = replace(search, facts=tuple(fact for fact in search.facts if fact[0] != "host"))
+    nameless = replace(search, facts=tuple(fact for fact in search.facts if fact[0] not in NAMING))
     lines += [f"- not known: {prose(sentence)}" for sentence in not_known(nameless)]
     return [*lines, ""]
 
@@ -199,7 +200,7 @@ def _environment(
     """Room for the engine's own listing, with the command that makes it; below it what we recorded."""
     python = record.argv[0] if record.argv and "python" in record.argv[0].rsplit("/")[-1] else "python3"
     told = f"Paste here what this prints: {quote(python)} -m {module}"
-    known = [(name, value) for name, value in record.facts if name != "host" and value]
+    known = [(name, value) for name, value in record.facts if name not in NAMING and value]
     lines = _folded(f"The output of python -m {module}", [told])
     lines += ["Recorded at the launch:", "", f"- engine: {code(record.engine)}"]
     lines += [f"- {code(_public(f'{name}: {value}'))}" for name, value in known]
