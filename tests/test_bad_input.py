@@ -8,6 +8,7 @@ import os
 import pty
 import re
 import select
+import shlex
 import shutil
 import signal
 import sqlite3
@@ -299,6 +300,24 @@ def test_an_expression_that_takes_for_ever_is_refused_once_it_does(place: Place)
     done = place("run", "--ready-log", "(a+)+$", "--port", str(free_port()), "--", "sh", "-c", script)
     assert done.returncode == 2
     assert "--ready-log '(a+)+$' takes over 1 s on a line of the log" in done.stderr
+
+
+def test_what_is_printed_to_run_it_again_does_the_same(place: Place) -> None:
+    given = ("--engine", "generic", "--port", str(free_port()), "--ready-log", "is up", "--deadline", "20s")
+    ledger = ("--ledger", str(place.folder / "l.db"))
+    first = json.loads(place("run", "--json", *ledger, *given, "--", "sh", "-c", "exit 3").stdout)
+    shown = place("show", first["trial"], *ledger).stdout
+    again = shown.partition("again:")[2].replace("\\\n", " ").replace("shakedown run", "command run")
+    words = shlex.split(again)
+    at = words.index("run")
+    assert words[at - 1] == "command"
+    second = json.loads(place(words[at], "--json", *words[at + 1 :]).stdout)
+    listed = json.loads(place("runs", "--json", *ledger).stdout)["runs"]
+    assert [entry["id"] for entry in listed] == [second["trial"], first["trial"]]
+    assert (second["facts"], second["argv"]) == (first["facts"], first["argv"])
+    assert second["facts"]["options"] == shlex.join(given)
+    (step,) = second["next"]
+    assert step == f"shakedown isolate {shlex.join((*given[:-2], *ledger))} -- CMD, with the same CMD"
 
 
 @pytest.mark.slow

@@ -7,10 +7,10 @@ from test_isolate_search import Server, factors_of, planted, search
 
 from shakedown.core import INTERMITTENT_FACT, Expectation, Measured, Purpose
 from shakedown.report import run_report, run_summary
+from shakedown.report.again import next_steps, rerun
 from shakedown.report.chain import show
 from shakedown.report.search_document import isolate_document
-from shakedown.report.shell import rerun
-from shakedown.report.words import next_steps, ranking_words
+from shakedown.report.words import ranking_words
 
 
 def test_a_search_notes_after_each_step_how_suspected_the_factors_are():

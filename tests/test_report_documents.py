@@ -37,7 +37,8 @@ from shakedown.report import (
     runs_table,
     show,
 )
-from shakedown.report.words import next_steps, seconds_words, verdict_words
+from shakedown.report.again import next_steps
+from shakedown.report.words import seconds_words, verdict_words
 
 
 def test_isolate_prints_what_the_contract_names():

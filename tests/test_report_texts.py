@@ -2,11 +2,11 @@
 
 from dataclasses import replace
 
-from report_samples import RUN, SEARCH, TRIALS
+from report_samples import RUN, SEARCH, SERVES, TRIALS
 
+from shakedown.core import RecordState
 from shakedown.report import isolate_report, isolate_summary, run_report, run_summary, show
-from shakedown.report.shell import rerun
-from shakedown.report.words import next_steps
+from shakedown.report.again import next_steps, rerun
 
 ISOLATE_REPORT = r"""
 # hung (waiting) in dist_init: the cause is `nodes (--nnodes 2 --node-rank 0 --master-addr 127.0.0.1 --master-port…`
@@ -143,3 +143,23 @@ def test_what_ran_on_another_machine_is_run_again_there():
     assert next_steps(far) == ("shakedown isolate --via 'docker exec -i C' -- CMD, with the same CMD",)
     attached = replace(RUN, facts=(("attached", "1"), ("over_ssh", "me@box"), ("pid", "7")))
     assert next_steps(attached)[0] == "shakedown isolate --host me@box --pid 7"
+
+
+def test_our_own_options_and_the_ledger_are_given_again():
+    facts = {
+        "options": "--port 8 --ready-url 'http://[redacted]@h/' --ready-log 'is ready' --deadline 6s --keep",
+        "ledger": "/mine/my ledger.db",
+    }
+    record = replace(RUN, facts=tuple(facts.items()))
+    options = "--port 8 --ready-url \"http://${READY_URL:?}@h/\" --ready-log 'is ready'"
+    ledger = "--ledger '/mine/my ledger.db'"
+    again = " ".join(line.strip().removesuffix(" \\") for line in rerun(record))
+    assert f"shakedown run {options} --deadline 6s --keep {ledger} -- vllm serve" in again
+    assert next_steps(record) == (f"shakedown isolate {options} {ledger} -- CMD, with the same CMD",)
+    kept = replace(record, judgement=SERVES, kept_running=True)
+    assert next_steps(kept) == (f"shakedown stop {RUN.id} {ledger}",)
+    search = replace(SEARCH, facts=tuple(facts.items()))
+    interrupted = replace(search, conclusion=None, state=RecordState.INTERRUPTED)
+    assert next_steps(interrupted) == (f"shakedown isolate --resume {SEARCH.id} {ledger}",)
+    assert f"shakedown show {SEARCH.id} {ledger}" in " ".join(" ".join(isolate_summary(search, ())).split())
+    assert f"shakedown show {SEARCH.id} {ledger}" in isolate_report(search, ())

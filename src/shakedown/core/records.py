@@ -16,6 +16,8 @@ WEIGHTS_FACT = "weight_bytes"  # the fact of a launch that says how much it load
 PLACE_FACT = "weights_on"  # and the kind of file system that lies on
 SSH_FACT, VIA_FACT = "over_ssh", "over_via"  # facts of a launch on another machine: how it was reached
 
+OPTIONS_FACT = "options"  # our own options as they were given, as a shell takes them, secrets left out
+LEDGER_FACT = "ledger"  # where it is, if not in the user's state folder
 BOOT_FACT = "boot"  # the boot of the machine that it ran on
 DRIVER_FACT = "driver"  # the version of the driver of its GPUs
 VERSION_FACT = "engine_version"

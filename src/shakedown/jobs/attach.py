@@ -19,7 +19,7 @@ from shakedown.jobs.machines import machine_at
 from shakedown.jobs.reading import Reading
 from shakedown.jobs.result import JobResult, Talk, exit_code_of
 from shakedown.jobs.running import AttachRequest, Found, find_server, log_of
-from shakedown.jobs.trials import looking_on, noted_variables
+from shakedown.jobs.trials import looking_on, noted_variables, told_ledger
 from shakedown.ledger import MODEL_FACT, Kind, Ledger
 from shakedown.probe import Target
 from shakedown.redact import Redactor
@@ -98,6 +98,7 @@ def record_of(found: Found, request: AttachRequest, ledger: Ledger, machine: Mac
     model = (found.target.model if found.target else None) or ""
     facts = {
         **machine.facts(),
+        **told_ledger(request.ledger),
         "attached": "1",
         MODEL_FACT: redactor.redact_text(f"attached {model}".strip()),
     }

@@ -21,8 +21,10 @@ from shakedown.jobs.reading import read_request
 from shakedown.jobs.request import LaunchRequest
 from shakedown.jobs.result import ExitCode, JobResult, Progress, Talk
 from shakedown.jobs.run import result_of, run_job, watch
+from shakedown.jobs.trials import told_ledger
 from shakedown.ledger import Kind, Ledger
 from shakedown.redact import Redactor
+from shakedown.report.again import ours
 
 ERRORS = "watcher.err"  # in the run folder: what a foreground run would have said on standard error
 Tell = Callable[[bool | ShakedownError], bool]  # whether anybody heard it
@@ -79,8 +81,8 @@ def detach_job(request: LaunchRequest, talk: Talk, *, keep: bool) -> JobResult:
     }
     lines = [
         f"{trial_id} is started and watched in the background",
-        f"  see it   shakedown show {trial_id} --follow",
-        f"  end it   shakedown stop {trial_id}",
+        f"  see it   {ours('show', trial_id, told_ledger(request.ledger))} --follow",
+        f"  end it   {ours('stop', trial_id, told_ledger(request.ledger))}",
     ]
     return JobResult(document=document, lines=lines, exit_code=ExitCode.GOOD)
 

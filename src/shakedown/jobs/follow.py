@@ -16,6 +16,7 @@ from shakedown.host.machine import Machine
 from shakedown.jobs.machines import machine_of
 from shakedown.jobs.result import Progress, Talk
 from shakedown.ledger import Ledger
+from shakedown.report.again import ours
 from shakedown.watch.log import LogReader
 from shakedown.watch.phases import Timeline
 
@@ -68,7 +69,7 @@ def follow(path: Path | None, entry_id: str, talk: Talk) -> TrialRecord:
         if isinstance(record, SearchRecord):
             raise UsageError(
                 f"{record.id} is a search; --follow follows one run",
-                f"its launches so far: shakedown show {record.id}",
+                f"its launches so far: {ours('show', record.id, dict(record.facts))}",
             )
         sight = Sight(record, machines.enter_context(closing(machine_of(dict(record.facts), talk))))
         try:
@@ -80,8 +81,8 @@ def follow(path: Path | None, entry_id: str, talk: Talk) -> TrialRecord:
         except KeyboardInterrupt:
             raise Interrupted(
                 f"no longer followed; {record.id} goes on",
-                f"look again: shakedown show {record.id} --follow",
-                f"end it: shakedown stop {record.id}",
+                f"look again: {ours('show', record.id, dict(record.facts))} --follow",
+                f"end it: {ours('stop', record.id, dict(record.facts))}",
             ) from None
     if record.state is RecordState.INTERRUPTED:
         talk.say("its watcher is gone, so there is no verdict; what it started may still run")

@@ -41,6 +41,7 @@ from shakedown.jobs.surroundings import look_around, suspicions, told
 from shakedown.jobs.trials import NODES_FACT, facts_of, plan_lines
 from shakedown.ledger import Kind, Ledger
 from shakedown.report import isolate_document, isolate_report, isolate_summary
+from shakedown.report.again import ours
 
 CACHES = "caches"  # in a search's folder: what its launches compile instead of using the user's caches
 
@@ -122,7 +123,7 @@ def isolate_on(
         except KeyboardInterrupt:
             raise Interrupted(
                 "interrupted; what was started has been ended, finished launches are kept",
-                f"go on with: shakedown isolate --resume {search.id}",
+                f"go on with: {ours('isolate --resume', search.id, dict(search.facts))}",
             ) from None
         finally:
             oracle.close()
@@ -184,7 +185,7 @@ def refuse_nodes(earlier: SearchRecord) -> None:
     if NODES_FACT in dict(earlier.facts):
         raise UsageError(
             f"{earlier.id} is a search on several nodes",
-            f"shakedown isolate --resume {earlier.id} --launch {earlier.argv[-1]}",
+            f"{ours('isolate --resume', earlier.id, dict(earlier.facts))} --launch {earlier.argv[-1]}",
         )
 
 
@@ -214,7 +215,7 @@ def announce(reading: Reading, search: SearchRecord, costs: Costs, talk: Talk, m
     if seen := dict(search.facts).get(SURROUNDINGS):
         talk.say(f"found on this machine, and no cause by itself: {seen}")
     file = f" --launch {search.argv[-1]}" if NODES_FACT in dict(search.facts) else ""
-    talk.say(f"if interrupted: shakedown isolate --resume {search.id}{file}")
+    talk.say(f"if interrupted: {ours('isolate --resume', search.id, dict(search.facts))}{file}")
 
 
 def report_to(talk: Talk) -> Callable[[Step], None]:
@@ -237,7 +238,7 @@ def result_of(ledger: Ledger, search_id: str, conclusion: Conclusion, talk: Talk
     try:
         files.write_text(report, isolate_report(record, trials))
     except HostProblem as problem:  # the ledger has it all: the answer does not wait for room on a disk
-        talk.say(f"no report.md: {problem.message}; later: shakedown report {search_id}")
+        talk.say(f"no report.md: {problem.message}; later: {ours('report', search_id, dict(record.facts))}")
     else:
         talk.say(f"report: {report}")
     return JobResult(

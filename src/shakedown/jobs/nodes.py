@@ -51,7 +51,9 @@ def run_roster(roster: Roster, talk: Talk) -> JobResult:
             launch=roster.request.launch,
         )
         launches = [post.reading.command.launch for post in roster.posts]
-        record = launch_nodes(roster, launches, subject, occasion_of(roster.lead.reading), ledger, talk)
+        record = launch_nodes(
+            roster, launches, subject, occasion_of(roster.lead.reading, request), ledger, talk
+        )
     return result_of(record)
 
 

@@ -38,6 +38,7 @@ from shakedown.jobs.trials import NODES_FACT, facts_of
 from shakedown.ledger import Kind, Ledger
 from shakedown.nodes import JointFactors
 from shakedown.nodes.network import DEADLINE_S, Network, read_network, right_setting, script
+from shakedown.report.again import ours
 from shakedown.trial import Occasion, Subject
 
 
@@ -80,7 +81,7 @@ def isolate_roster(
         except KeyboardInterrupt:
             raise Interrupted(
                 "interrupted; what was started has been ended, finished launches are kept",
-                f"go on with: shakedown isolate --resume {search.id} --launch {path}",
+                f"go on with: {ours('isolate --resume', search.id, dict(search.facts))} --launch {path}",
             ) from None
         ledger.close_search(search.id, conclusion, seconds=oracle.seconds)
         return result_of(ledger, search.id, conclusion, talk)

@@ -190,9 +190,9 @@ class TrialOracle:
         )
         if self.base.write_script(experiment.rung):
             subject = self.base.watched(subject)
-        occasion = replace(
-            occasion_of(self._reading, self.noted_env), search_id=self._search_id, experiment=experiment
-        )
+        request = replace(self._request, deadline_s=None)  # that of all launches together
+        occasion = occasion_of(self._reading, request, self.noted_env)
+        occasion = replace(occasion, search_id=self._search_id, experiment=experiment)
         return subject, occasion
 
     def _outcome(self, record: TrialRecord, title: str) -> Outcome:

@@ -64,7 +64,8 @@ def watch(
             keep=keep,
         )
         subject = replace(subject, work=work)
-        occasion = occasion_of(reading, noted_variables(reading))
+        more = ["--keep"] * keep + ["--detach"] * (detached_as is not None)
+        occasion = occasion_of(reading, request, noted_variables(reading), *more)
         if detached_as is not None:
             subject = replace(subject, detach=True)
             facts = {**occasion.facts, DETACHED_FACT: "1"}

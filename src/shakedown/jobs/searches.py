@@ -17,10 +17,11 @@ from shakedown.isolate.settings import PREFIXES
 from shakedown.jobs.reading import Reading
 from shakedown.jobs.request import LaunchRequest
 from shakedown.jobs.result import Talk
-from shakedown.jobs.trials import facts_of, noted_variables, standing_of
+from shakedown.jobs.trials import facts_of, noted_variables, standing_of, told_options
 from shakedown.ledger import Ledger
 from shakedown.ledger.query import differing
 from shakedown.redact import REDACTED, Redactor, secret_names
+from shakedown.report.again import ours
 
 STARTING_S = 2.0  # a kill may strike a supervisor in mid-start; it ends what it started, a moment later
 PASS_S = "pass_s"  # the fact that holds what was reckoned for a launch that serves: a resume reckons the same
@@ -43,6 +44,7 @@ def new_search(
     expect = "; ".join(map(str, request.expect))
     options = {"ready_url": request.ready_url, "ready_log": request.ready_log, "expect": expect}
     told = {name: redactor.redact_text(value) for name, value in options.items() if value}
+    told |= told_options(request)
     told[PASS_S] = f"{pass_s:.3f}"
     if surroundings:
         told[SURROUNDINGS] = redactor.redact_text(surroundings)
@@ -74,7 +76,7 @@ def request_of(earlier: SearchRecord, given: LaunchRequest) -> LaunchRequest:
     if any(REDACTED in token for token in argv):
         raise UsageError(
             f"the command of {earlier.id} holds a secret, which the ledger does not keep",
-            f"give the command again: shakedown isolate --resume {earlier.id} -- CMD",
+            f"give the command again: {ours('isolate --resume', earlier.id, dict(earlier.facts))} -- CMD",
         )
     if Redactor.of(launch.env, argv, cwd=Path(earlier.cwd)).redact_argv(argv) != earlier.argv:
         raise UsageError(

@@ -22,6 +22,7 @@ from shakedown.jobs.running import read_url
 from shakedown.probe import Target
 from shakedown.probe.ready import ReadyState, poll
 from shakedown.report import run_summary
+from shakedown.report.again import ours
 
 T = TypeVar("T")
 LOOK_S = 10.0
@@ -90,6 +91,6 @@ def while_serving(request: LaunchRequest, talk: Talk, work: Callable[[Target], T
         cause = record.judgement.cause if record.judgement is not None else ""
         raise EnvironmentProblem(
             f"the command does not serve, so nothing was asked: {summary[0]}{f': {cause}' if cause else ''}",
-            f"see more with: shakedown show {record.id}",
+            f"see more with: {ours('show', record.id, dict(record.facts))}",
         )
     return done[0]

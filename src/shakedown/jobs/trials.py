@@ -5,12 +5,17 @@ It never decides what to launch.
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
+from pathlib import Path
 
 from shakedown.core import (
     BOOT_FACT,
     DRIVER_FACT,
+    LEDGER_FACT,
+    OPTIONS_FACT,
     PLACE_FACT,
     VERSION_FACT,
     WEIGHTS_FACT,
@@ -19,6 +24,7 @@ from shakedown.core import (
     Signature,
 )
 from shakedown.engines import display
+from shakedown.errors import LedgerProblem
 from shakedown.host import files
 from shakedown.isolate.settings import PREFIXES
 from shakedown.jobs.afterwards import looking_after
@@ -27,7 +33,7 @@ from shakedown.jobs.reading import Reading, asked_for_random_weights, own_limits
 from shakedown.jobs.request import LaunchRequest
 from shakedown.jobs.result import Progress, Talk
 from shakedown.ledger import MODEL_FACT, Ledger
-from shakedown.ledger.place import file_system
+from shakedown.ledger.place import default_path, file_system
 from shakedown.probe import Target
 from shakedown.redact import Redactor
 from shakedown.trial import Occasion, Stated, Subject
@@ -56,6 +62,29 @@ def facts_of(reading: Reading) -> dict[str, str]:
         if not reading.machine.name:
             facts[PLACE_FACT] = file_system(folder)
     return facts
+
+
+def told_options(request: LaunchRequest, *more: str) -> dict[str, str]:
+    """Our own options as a record keeps them, for who wants the same again. Those of one launch come last."""
+    given = (
+        ("--engine", request.engine),
+        ("--port", request.port),
+        ("--ready-url", request.ready_url),
+        ("--ready-log", request.ready_log),
+        ("--deadline", f"{request.deadline_s:g}s" if request.deadline_s else None),
+    )
+    words = [word for name, value in given if value for word in (name, str(value))] + list(more)
+    redactor = Redactor.of(request.launch.env, (*request.launch.argv, *words))
+    told = {OPTIONS_FACT: shlex.join(redactor.redact_argv(words))} if words else {}
+    return told | told_ledger(request.ledger)
+
+
+def told_ledger(path: Path | None) -> dict[str, str]:
+    """Where the user wants it, if it is not where it would be anyway."""
+    with suppress(LedgerProblem):  # no place for one of its own
+        if path is None or path == default_path():
+            return {}
+    return {LEDGER_FACT: str(path.absolute())} if path else {}
 
 
 def standing_of(reading: Reading) -> dict[str, str]:
@@ -108,8 +137,11 @@ def target_from_here(reading: Reading, *, token_only: bool = False) -> Target | 
     return replace(target, base_url=reading.machine.reach(target.base_url), token_only=token_only)
 
 
-def occasion_of(reading: Reading, noted_env: frozenset[str] = frozenset()) -> Occasion:
-    return Occasion(noted_env=noted_env, facts=facts_of(reading))
+def occasion_of(
+    reading: Reading, request: LaunchRequest, noted_env: frozenset[str] = frozenset(), *more: str
+) -> Occasion:
+    """`more`: options of ours besides those of the request."""
+    return Occasion(noted_env=noted_env, facts={**facts_of(reading), **told_options(request, *more)})
 
 
 def noted_variables(reading: Reading) -> frozenset[str]:

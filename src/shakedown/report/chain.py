@@ -8,9 +8,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from shakedown.core import Hypothesis, Judgement, RecordState, SearchRecord, TrialRecord
+from shakedown.report.again import next_steps, rerun
 from shakedown.report.escape import clean
 from shakedown.report.recipe import Recipe, first_cause, proven_recipe
-from shakedown.report.shell import command, rerun
+from shakedown.report.shell import command
 from shakedown.report.text import WIDTH, labelled
 from shakedown.report.words import (
     ENDED,
@@ -18,7 +19,6 @@ from shakedown.report.words import (
     check_words,
     kept_words,
     mark_words,
-    next_steps,
     not_known,
     phase_times,
     proof_words,

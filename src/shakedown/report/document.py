@@ -16,9 +16,9 @@ from shakedown.core import (
     SearchRecord,
     TrialRecord,
 )
+from shakedown.report.again import next_steps
 from shakedown.report.escape import clean, storable
 from shakedown.report.loading import load_document
-from shakedown.report.words import next_steps
 
 SCHEMA = "shakedown/1"
 LONGEST_LINE = 4000

@@ -15,6 +15,7 @@ from shakedown.core import (
     TrialRecord,
 )
 from shakedown.report import blocks
+from shakedown.report.again import next_steps, rerun
 from shakedown.report.blocks import badge, code, copyable, facts, fold, row, section, table
 from shakedown.report.escape import clean
 from shakedown.report.excerpt import LogExcerpt
@@ -30,12 +31,11 @@ from shakedown.report.findings import (
 )
 from shakedown.report.markup import Child, Html, tag
 from shakedown.report.recipe import Recipe, proven_recipe
-from shakedown.report.shell import command, rerun
+from shakedown.report.shell import command
 from shakedown.report.timeline import launch_row, rank_rows, timeline
 from shakedown.report.words import (
     ENDED,
     kept_words,
-    next_steps,
     seconds_words,
     state_words,
     verdict_words,

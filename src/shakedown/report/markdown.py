@@ -18,9 +18,9 @@ from shakedown.core import (
     SearchRecord,
     TrialRecord,
 )
-from shakedown.report.escape import cell, clean, code, fenced, prose
+from shakedown.report.again import next_steps, ours, rerun
+from shakedown.report.escape import cell, code, fenced, prose
 from shakedown.report.recipe import Recipe, first_cause, proven_recipe
-from shakedown.report.shell import rerun
 from shakedown.report.words import (
     ANSWERS,
     CHECKS,
@@ -28,7 +28,6 @@ from shakedown.report.words import (
     cause_words,
     factor_words,
     mark_words,
-    next_steps,
     not_known,
     phase_times,
     proof_words,
@@ -179,7 +178,8 @@ def _names(names: Sequence[str]) -> str:
 
 def _again(search: SearchRecord, trials: Sequence[TrialRecord]) -> list[str]:
     took = f", {seconds_words(search.seconds)}" if search.seconds is not None else ""
-    title = f"**Run it again** ({len(trials)} launches{took}; `shakedown show {clean(search.id)}` tells each)"
+    shown = code(ours("show", search.id, dict(search.facts)))
+    title = f"**Run it again** ({len(trials)} launches{took}; {shown} tells each)"
     steps = [step for step in next_steps(search) if "--resume" in step]
     secrets = ", ".join(code(name, 60) for name, _ in search.secrets)
     noted = ["", f"Secret variables that were set (values are not kept): {secrets}"] if secrets else []

@@ -6,10 +6,10 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 
 from shakedown.core import Cause, CauseKind, Check, Factor, Hypothesis, SearchRecord, Step, TrialRecord
+from shakedown.report.again import next_steps
 from shakedown.report.document import LONGEST_LINE, SCHEMA, Document, judged, measured_document, whole
 from shakedown.report.escape import clean
 from shakedown.report.recipe import Recipe, first_cause, proven_recipe
-from shakedown.report.words import next_steps
 
 UNKNOWN = Check(value=None)
 NO_CAUSE = Cause(

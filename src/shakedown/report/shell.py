@@ -10,9 +10,7 @@ import shlex
 import unicodedata
 from collections.abc import Iterable, Sequence
 
-from shakedown.core import INTERMITTENT_FACT, SearchRecord, TrialRecord
 from shakedown.redact import REDACTED
-from shakedown.report.words import elsewhere
 
 WIDTH = 78
 NODES_COMMAND = ("shakedown", "run", "--launch")  # how the launch of several nodes is recorded
@@ -92,27 +90,3 @@ def _packed(chunks: Sequence[str], width: int) -> list[str]:
         else:
             lines[-1] += (" " if lines[-1].strip() else "") + chunk
     return [line + " \\" for line in lines[:-1]] + lines[-1:]
-
-
-def stated_marks(record: TrialRecord | SearchRecord) -> tuple[str, ...]:
-    """What a launch was to meet, as --expect takes it."""
-    if isinstance(record, SearchRecord):
-        return tuple(filter(None, dict(record.facts).get("expect", "").split("; ")))
-    return tuple(str(it.expectation) for it in record.judgement.measured) if record.judgement else ()
-
-
-def rerun(record: TrialRecord | SearchRecord, *, width: int = WIDTH) -> list[str]:
-    """How to do the same again, from the folder it was done in."""
-    verb = "isolate" if isinstance(record, SearchRecord) else "run"
-    own, argv = "--", record.argv
-    if argv[: len(NODES_COMMAND)] == NODES_COMMAND:
-        own, argv = NODES_COMMAND[-1], argv[len(NODES_COMMAND) :]
-    there = elsewhere(dict(record.facts)).strip()
-    marks = [f"--expect {quote(mark)}" for mark in stated_marks(record)]
-    if INTERMITTENT_FACT in dict(record.facts):
-        marks.append("--intermittent")
-    ours = ("shakedown", verb, *filter(None, [there]), *marks, own)
-    if there:  # its folder and its variables are there anyway
-        return command(argv, before=ours, width=width)
-    again = command(argv, env=record.env, before=ours, width=width)
-    return [f"cd {quote(record.cwd)}", *again]

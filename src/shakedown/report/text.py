@@ -9,6 +9,7 @@ import textwrap
 from collections.abc import Iterable, Sequence
 
 from shakedown.core import Conclusion, SearchRecord, TrialRecord
+from shakedown.report.again import next_steps, ours
 from shakedown.report.escape import clean
 from shakedown.report.loading import load_words
 from shakedown.report.recipe import Recipe, first_cause, proven_recipe
@@ -19,7 +20,6 @@ from shakedown.report.words import (
     check_words,
     factor_words,
     mark_words,
-    next_steps,
     not_known,
     phase_times,
     proof_words,
@@ -144,4 +144,6 @@ def _ending(search: SearchRecord, trials: Sequence[TrialRecord]) -> list[str]:
     took = f" in {seconds_words(search.seconds)}" if search.seconds is not None else ""
     lines = labelled("cost", f"{len(trials)} launches{took}")
     lines += [line for step in next_steps(search) for line in labelled("next", step)]
-    return lines + labelled("recorded", f"{search.id} (shakedown show {search.id} tells each launch)")
+    return lines + labelled(
+        "recorded", f"{search.id} ({ours('show', search.id, dict(search.facts))} tells each launch)"
+    )

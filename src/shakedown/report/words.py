@@ -6,13 +6,10 @@ It never escapes: what it returns may hold untrusted text.
 from __future__ import annotations
 
 import math
-import shlex
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from shakedown.core import (
-    SSH_FACT,
-    VIA_FACT,
     Cause,
     CauseKind,
     Check,
@@ -219,55 +216,6 @@ def not_known(search: SearchRecord) -> tuple[str, ...]:
         place = " on ".join(filter(None, (f"{search.engine} {version}".strip(), facts.get("host", ""))))
         said.append(f"whether other versions or machines do the same: only {place} was tried")
     return tuple(said)
-
-
-def elsewhere(facts: Mapping[str, str]) -> str:
-    """The option that leads to the machine of a launch, with a blank behind it; "" for this one."""
-    ways = (("--host", SSH_FACT), ("--via", VIA_FACT))
-    return "".join(f"{option} {shlex.quote(facts[fact])} " for option, fact in ways if fact in facts)
-
-
-def next_steps(record: TrialRecord | SearchRecord) -> tuple[str, ...]:
-    """What a user does now, one line each; commands in it begin with `shakedown`."""
-    if isinstance(record, SearchRecord):
-        again = f"shakedown isolate --resume {record.id}"
-        if "nodes" in dict(record.facts):
-            again += f" --launch {record.argv[-1]}"
-        if record.state is RecordState.INTERRUPTED:
-            return (again,)
-        found = record.conclusion
-        if found and found.ended is Ended.BUDGET:
-            return (f"{again} --max-launches N, with a higher N",)
-        return (f"shakedown report {record.id} --output report.md",) if found else ()
-    facts = dict(record.facts)
-    if "attached" in facts:
-        return _after_attach(record, facts)
-    if record.state is RecordState.INTERRUPTED or record.kept_running:
-        return (f"shakedown stop {record.id}",)
-    if record.judgement is None or record.judgement.serves or record.search_id:
-        return ()
-    if record.judgement.fingerprint in NOWHERE:
-        return (
-            "say where its API is with --port, --ready-url or its own --root-path: shakedown run --help",
-            "what has none can be watched, but not judged: nothing was generated",
-        )
-    if record.judgement.environment or record.judgement.verdict is Verdict.UNDECIDED:
-        return ("run it once more: this one says nothing about the launch",)
-    marks = elsewhere(facts) + "".join(f"--expect '{it.expectation}' " for it in record.judgement.measured)
-    if "nodes" in facts:
-        return (f"shakedown isolate {marks}--launch {record.argv[-1]}",)
-    return (f"shakedown isolate {marks}-- CMD, with the same CMD",)
-
-
-def _after_attach(trial: TrialRecord, facts: Mapping[str, str]) -> tuple[str, ...]:
-    """A server that somebody else started: its launch can be tried anew, and it can be ended, on request."""
-    pid, judgement = facts.get("pid"), trial.judgement
-    if judgement is None or judgement.serves:
-        return ()
-    if pid is None or judgement.verdict is Verdict.UNDECIDED:
-        return ("attach once more: this one says nothing about the server",)
-    where = f"{elsewhere(facts)}--pid {pid}"
-    return (f"shakedown isolate {where}", f"shakedown stop {where}, which shows what it would end")
 
 
 def kept_words(trial: TrialRecord, factors: Sequence[Factor]) -> str:
