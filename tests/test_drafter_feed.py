@@ -26,7 +26,7 @@ lengths = st.lists(st.tuples(st.integers(2, 60), st.integers(0, 40)), min_size=1
 
 
 @given(lengths, st.integers(0, 5), st.integers(1, 4))
-@settings(deadline=None, max_examples=80)
+@settings(max_examples=80)
 def test_every_document_with_loss_rows_is_in_one_pack_that_holds_it(documents, seed, open_packs):
     tokens, rows = [n for n, _ in documents], [min(r, n - 1) for n, r in documents]
     shape = PackShape(tokens=128, rows=64)
@@ -61,7 +61,7 @@ def test_a_plan_is_the_same_for_any_number_of_processes_and_changes_by_epoch():
 
 
 @given(st.integers(0, 400), st.integers(12, 90), st.integers(1, 11))
-@settings(deadline=None, max_examples=80)
+@settings(max_examples=80)
 def test_pieces_train_every_row_once_and_hold_what_its_steps_read(rows, room, steps):
     pieces = pieces_of(7, rows, room, steps)
     trained = [row for piece in pieces for row in range(piece.first, piece.first + piece.trained)]
@@ -135,7 +135,7 @@ def test_maps_go_round():
 
 
 @given(st.lists(st.integers(0, 20), min_size=2, max_size=40), st.data())
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 def test_the_most_frequent_tokens_are_chosen(counts, data):
     size = data.draw(st.integers(1, len(counts)))
     vocabulary = choose_vocabulary(torch.tensor(counts), size)
@@ -189,7 +189,7 @@ def test_a_teacher_without_a_temperature_is_refused(temperature):
 
 
 @given(st.lists(st.lists(st.booleans(), min_size=4, max_size=4), min_size=1, max_size=30), st.integers(1, 4))
-@settings(deadline=None, max_examples=80)
+@settings(max_examples=80)
 def test_a_walk_makes_the_rounds_an_engine_would(rows, drafts):
     """One run of generated tokens: n - 1 - i are left at row i; rows[i][k]: is its draft k right?"""
     number = len(rows)

@@ -73,7 +73,7 @@ def test_what_is_saved_is_what_an_engine_multiplies_with_the_states():
 
 
 @given(st.integers(0, 2**31), st.floats(0.1, 1e3))
-@settings(deadline=None, max_examples=25)
+@settings(max_examples=25)
 def test_scales_are_near_each_channels_size_and_blind_to_sinks(seed, size):
     random = torch.Generator().manual_seed(seed)
     sizes = size * torch.exp2(torch.rand(WIDTH, generator=random) * 8)

@@ -35,7 +35,7 @@ def answer(content: str, **more: str) -> dict[str, str]:
     return {"role": "assistant", "content": content, **more}
 
 
-@settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.text(min_size=1).filter(lambda text: text.strip() and "<|" not in text))
 def test_any_answer_is_found_in_its_tokens(template: ChatTemplate, text: str):
     tokens = template.answered(ASK, answer(text))

@@ -291,7 +291,7 @@ def test_the_first_draft_after_the_prompt_is_trained_and_none_past_the_end():
 
 
 @given(st.lists(st.booleans(), min_size=2, max_size=40))
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 def test_depth_is_what_the_definition_says(mask):
     generated = torch.tensor(mask, dtype=torch.uint8)
     rows, depth = loss_rows(generated)

@@ -73,7 +73,7 @@ def speak_like(drafter, vocabulary, text, share, seed):
     return replace(text, tokens=tokens.int())
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(st.sampled_from(list(MASKS)), st.floats(0, 1), st.integers(1, 5), st.integers(0, 10_000))
 @torch.no_grad()
 def test_whole_text_steps_are_the_literal_rounds(kind, share, drafts, seed):

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from conftest import Shakedown
-from hypothesis import given, settings
+from hypothesis import given
 from test_isolate_search import HUNG, SERVES, worlds
 
 from shakedown.core import (
@@ -64,7 +64,6 @@ def test_a_launch_that_was_ended_early_answers_only_for_failures_before_that():
     assert classify(ended, failure(Verdict.WRONG, Phase.SERVING)) is Showing.UNKNOWN
 
 
-@settings(deadline=None)
 @given(worlds())
 def test_a_workaround_has_served_and_was_not_only_ended_past_the_failure(world):
     factors, cause = world

@@ -126,7 +126,7 @@ def worlds(draw: st.DrawFn, sizes: tuple[int, int] = (1, 3), least: int = 3) -> 
     return factors_of(count, needs), cause
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(worlds())
 def test_a_planted_cause_of_up_to_three_is_found_proven_and_worked_round(world):
     factors, cause = world
@@ -146,7 +146,7 @@ def test_a_planted_cause_of_up_to_three_is_found_proven_and_worked_round(world):
     assert len(server.asked) <= 40
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(worlds(sizes=(1, 2), least=8))
 def test_a_crash_with_a_fingerprint_is_hardly_ever_looked_at_again(world):
     factors, cause = world
@@ -156,7 +156,7 @@ def test_a_crash_with_a_fingerprint_is_hardly_ever_looked_at_again(world):
     assert again <= (2 if len(cause) == 1 else 4)  # an interaction may be one flag that did not always fail
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(worlds())
 def test_repetitions_of_a_configuration_count_up(world):
     factors, cause = world
@@ -167,7 +167,7 @@ def test_repetitions_of_a_configuration_count_up(world):
         assert repeats == list(range(len(repeats)))
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(worlds(), st.randoms(use_true_random=False))
 def test_questions_and_answer_do_not_depend_on_the_order_of_factors(world, shuffler):
     factors, cause = world
@@ -178,7 +178,7 @@ def test_questions_and_answer_do_not_depend_on_the_order_of_factors(world, shuff
     assert one.asked == other.asked
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(worlds(), st.integers(0, 20))
 def test_a_search_cut_short_and_resumed_asks_the_same_questions(world, cut):
     factors, cause = world
@@ -189,7 +189,7 @@ def test_a_search_cut_short_and_resumed_asks_the_same_questions(world, cut):
     assert search(factors, Server(planted(cause))) == expected
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(worlds(), st.sampled_from([0.7, 0.5]), st.integers(0, 1000))
 def test_a_flaky_failure_is_searched_to_an_end_within_the_limit(world, rate, seed):
     factors, cause = world
@@ -299,7 +299,7 @@ def test_two_causes_cost_no_more_where_a_launch_that_serves_takes_twice_as_long(
     assert asked(120.0) == asked(60.0)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(worlds(sizes=(1, 2)), worlds(sizes=(1, 1)))
 def test_a_second_independent_cause_is_found_after_the_first(world, other):
     factors, cause = world
@@ -313,7 +313,7 @@ def test_a_second_independent_cause_is_found_after_the_first(world, other):
     assert not any(part <= conclusion.causes[0].workaround.kept for part in (cause, second))
 
 
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=10)
 @given(st.sets(st.sampled_from([f"f{i:02d}" for i in range(9)]), min_size=4, max_size=5))
 def test_a_cause_larger_than_any_hypothesis_is_found_by_plain_splitting(cause):
     conclusion = search(factors_of(9), Server(planted(cause)))

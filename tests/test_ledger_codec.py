@@ -48,7 +48,7 @@ NOUNS = (
 
 @pytest.mark.parametrize("noun", NOUNS, ids=lambda noun: noun.__name__)
 def test_every_noun_comes_back_as_it_was(noun):
-    @settings(max_examples=20, deadline=None, suppress_health_check=list(HealthCheck))
+    @settings(max_examples=20, suppress_health_check=list(HealthCheck))
     @given(st.from_type(noun))
     def holds(value):
         text = to_text(value)

@@ -177,7 +177,6 @@ st.register_type_strategy(Path, st.builds(Path, st.text("ab/ \udc80", max_size=6
 # Shrinking such large records takes minutes; the line that failed says enough.
 @settings(
     max_examples=30,
-    deadline=None,
     suppress_health_check=list(HealthCheck),
     phases=[Stage.explicit, Stage.reuse, Stage.generate],
     report_multiple_bugs=False,

@@ -39,7 +39,6 @@ def test_long_lines_are_cut():
     assert clean("x" * 1000, 10) == "x" * 9 + "…"
 
 
-@settings(deadline=None)
 @given(HOSTILE)
 def test_markdown_shows_untrusted_text_as_it_is_and_nothing_else(text):
     parser = MarkdownIt("commonmark").enable(["table", "strikethrough"])
@@ -52,7 +51,6 @@ def test_markdown_shows_untrusted_text_as_it_is_and_nothing_else(text):
         assert shown.removeprefix("Said").strip() == clean(text)
 
 
-@settings(deadline=None)
 @given(HOSTILE)
 def test_a_table_cell_stays_one_cell(text):
     table = f"| a | b |\n|---|---|\n| {cell(text)} | end |\n"
@@ -76,7 +74,7 @@ tokens = st.text(st.characters(exclude_characters="\0", exclude_categories=("Cs"
 tokens |= st.text("\udc80\udcff \n'\"\\$`!-=", max_size=8)
 
 
-@settings(deadline=None, max_examples=50)
+@settings(max_examples=50)
 @given(st.lists(tokens, max_size=6), st.text("a \n'$\udc80", max_size=5))
 def test_a_pasted_command_gives_the_shell_the_very_same_arguments(argv, value):
     line = "\n".join(command(["printf", "%s\\0", *argv], env=[("VLLM_X", value)]))

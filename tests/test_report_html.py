@@ -166,7 +166,6 @@ st.register_type_strategy(Path, st.builds(Path, st.text("ab/ \udc80", max_size=6
 
 @settings(
     max_examples=20,
-    deadline=None,
     suppress_health_check=list(HealthCheck),
     phases=[Stage.explicit, Stage.reuse, Stage.generate],  # shrinking such large records takes minutes
     report_multiple_bugs=False,
