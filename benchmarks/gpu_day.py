@@ -1,6 +1,6 @@
 """Every GPU measurement of a plan, each in its lane, within the hours that a GPU host is to be had.
 
-    python benchmarks/gpu_day.py PLAN.toml --out FOLDER [--set NAME=VALUE]… [--only JOB[,JOB]]
+    PYTHON benchmarks/gpu_day.py PLAN.toml --out FOLDER [--set NAME=VALUE]… [--only JOB[,JOB]]
                                  [--again] [--list]
 
 A plan's jobs start in their order as soon as what each `needs` (a GPU that it must have to itself, say) is
@@ -28,7 +28,8 @@ from pathlib import Path
 from typing import IO, Any
 
 from gpu_plan import Job, chosen, may_start, read_plan, timetable
-from gpu_processes import born, group_lives
+
+from shakedown.host import procfs
 
 GRACE_S = 30.0
 LOOK_S = 0.5
@@ -81,7 +82,7 @@ class Day:
         for name, row in self.rows.items():
             if row["ended"] is not None:
                 continue
-            if row["born"] is None or born(row["pid"]) != row["born"]:
+            if row["born"] is None or not procfs.is_alive(row["pid"], row["born"]):
                 row |= {"ended": UNKNOWN, "code": None}
                 if group_lives(row["pid"]):  # perhaps of another who was given this number since
                     self.say(name, "has ended", told=f"see what is left of it: ps -s {row['pid']}")
@@ -126,7 +127,7 @@ class Day:
                 env={**os.environ, **job.env},
                 start_new_session=True,
             )
-        who: dict[str, Any] = {"pid": process.pid, "born": born(process.pid)}
+        who: dict[str, Any] = {"pid": process.pid, "born": procfs.started_ticks(process.pid)}
         self.rows[job.name] = {"ended": None, **who, "began": round(time.time(), 1)}
         self.write()
         self.running.append(Running(job=job, process=process, since_s=time.monotonic(), **who))
@@ -134,7 +135,7 @@ class Day:
 
     def look_at(self, each: Running) -> None:
         now_s = time.monotonic()
-        leads = each.born is not None and born(each.pid) == each.born
+        leads = each.born is not None and procfs.is_alive(each.pid, each.born)
         if not leads and not group_lives(each.pid):
             self.end(each)
             return
@@ -181,6 +182,11 @@ class Day:
 
     def stop(self, *_: object) -> None:
         self.stopping = True
+
+
+def group_lives(number: int) -> bool:
+    stats = map(procfs.read_stat, procfs.list_pids())
+    return any(stat is not None and stat.group == number and not stat.is_dead for stat in stats)
 
 
 def lock(out: Path) -> IO[str]:

@@ -113,7 +113,7 @@ def copy_with(folder: Path, copy: Path, name: str, text: str) -> None:
             link = copy / entry.name
             if entry.name != name and not link.is_symlink():
                 link.symlink_to(entry.resolve())
-        (copy / name).write_text(text)
+        (copy / name).write_text(text, encoding="utf-8")
 
 
 @contextmanager

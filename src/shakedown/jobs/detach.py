@@ -53,7 +53,8 @@ def detach_job(request: LaunchRequest, talk: Talk, *, keep: bool) -> JobResult:
         request = on(machine, request)
         reading = read_request(request, machine, talk, live=False)
     with Ledger.open(request.ledger) as ledger:
-        trial_id, folder = ledger.new_id(Kind.TRIAL), ledger.path.parent / "runs"
+        trial_id = ledger.new_id(Kind.TRIAL)
+        folder = ledger.folder_of(trial_id)
         request = replace(request, ledger=ledger.path)
 
     def work(tell: Tell) -> None:
@@ -66,7 +67,7 @@ def detach_job(request: LaunchRequest, talk: Talk, *, keep: bool) -> JobResult:
         except Exception as unforeseen:  # noqa: BLE001  (told to whoever asked, or written down)
             problem = unforeseen if isinstance(unforeseen, ShakedownError) else Defect.of(unforeseen)
             if not tell(problem):
-                write_down(problem, request, folder / trial_id / ERRORS)
+                write_down(problem, request, folder / ERRORS)
 
     if not in_background(work):  # it was over before it began: the port was held
         with Ledger.open(request.ledger) as ledger:

@@ -93,7 +93,7 @@ def isolate_on(
         reading = read_request(request, host, talk, live=True)
         require_isolatable(reading.command)
         search_id = earlier.id if earlier is not None else ledger.new_id(Kind.SEARCH)
-        fresh = host.place(ledger.path.parent / "runs" / search_id) / CACHES
+        fresh = host.place(ledger.folder_of(search_id)) / CACHES
         if earlier is not None:
             require_same_files(earlier, reading)
             factors = earlier.factors
@@ -192,7 +192,7 @@ def refuse_nodes(earlier: SearchRecord) -> None:
 def clear_work(host: Machine, ledger: Ledger, search_id: str, fresh: Path) -> None:
     """Caches are ours, and fresh ones are as good; on another machine all goes that the search put there, but
     what its launches name: a rung's script or a model with another config is there to be launched again."""
-    here, there = ledger.path.parent / "runs" / search_id, fresh.parent
+    here, there = ledger.folder_of(search_id), fresh.parent
     named = any(f"{there}/" in word for trial in ledger.trials_of(search_id) for word in trial.argv)
     host.ask(files.clear, fresh if there == here or named else there)
 
@@ -234,7 +234,7 @@ def dry_run(reading: Reading, request: LaunchRequest, factors: tuple[Factor, ...
 
 def result_of(ledger: Ledger, search_id: str, conclusion: Conclusion, talk: Talk) -> JobResult:
     record, trials = ledger.search(search_id), ledger.trials_of(search_id)
-    report = ledger.path.parent / "runs" / search_id / "report.md"
+    report = ledger.folder_of(search_id) / "report.md"
     try:
         files.write_text(report, isolate_report(record, trials))
     except HostProblem as problem:  # the ledger has it all: the answer does not wait for room on a disk

@@ -52,7 +52,7 @@ def next_steps(record: TrialRecord | SearchRecord) -> tuple[str, ...]:
     facts = dict(record.facts)
     if isinstance(record, SearchRecord):
         again = ours("isolate --resume", record.id, facts)
-        if "nodes" in dict(record.facts):
+        if "nodes" in facts:
             again += f" --launch {record.argv[-1]}"
         if record.state is RecordState.INTERRUPTED:
             return (again,)
@@ -106,11 +106,12 @@ def rerun(record: TrialRecord | SearchRecord, *, width: int = WIDTH) -> list[str
     own, argv = "--", record.argv
     if argv[: len(NODES_COMMAND)] == NODES_COMMAND:
         own, argv = NODES_COMMAND[-1], argv[len(NODES_COMMAND) :]
-    there = elsewhere(dict(record.facts)).strip()
+    facts = dict(record.facts)
+    there = elsewhere(facts).strip()
     marks = [f"--expect {quote(mark)}" for mark in stated_marks(record)]
-    if INTERMITTENT_FACT in dict(record.facts):
+    if INTERMITTENT_FACT in facts:
         marks.append("--intermittent")
-    given = (*options_of(dict(record.facts)), *at_ledger(dict(record.facts)))
+    given = (*options_of(facts), *at_ledger(facts))
     start = ("shakedown", verb, *filter(None, [there]), *given, *marks, own)
     if there:  # its folder and its variables are there anyway
         return command(argv, before=start, width=width)
