@@ -19,21 +19,26 @@ PLANS = sorted((ROOT / "benchmarks" / "plans").glob("*.toml"))
 NAMES = ("model", "sglang", "vllm", "shakedown", "prompts", "head", "samples", "questions", "states")
 DAY_S = 1650.0  # of half an hour, less what a host takes to start and to unpack
 
+# Who is meant to run beside whom, plan by plan.
+BESIDE = {
+    "one_gpu": [("faults-vllm", "faults-sglang", "isolate")],
+    "two_gpus": [("chain", "growth"), ("parity-vllm-tp2", "parity-sglang-tp2", "isolate")],
+    "drafter": [("growth", "accept-vllm", "accept-sglang")],
+}
 # In place of every Python of a plan. It writes down who begins and ends, and waits for those beside whom it
 # is meant to run: in a plan that ran them one after the other it would fail.
 STAND_IN = r"""#!/usr/bin/env bash
 case "$*" in
-    *"draft build"*) job=chain; beside=growth ;;
+    *"draft build"*) job=chain ;;
     *drafter_training.py*) job=training ;;
     *drafter_growth.py*) job=growth ;;
     *gpu_servers.py*) job=servers ;;
     *torch.distributed.run*) job=ddp ;;
-    *accept_mla.py*vllm*) job=parity-vllm-tp2; beside="parity-sglang-tp2 isolate" ;;
-    *accept_mla.py*) job=parity-sglang-tp2; beside="parity-vllm-tp2 isolate" ;;
-    *gpu_isolate.py*tp2*) job=isolate; beside="parity-vllm-tp2 parity-sglang-tp2" ;;
-    *gpu_isolate.py*) job=isolate; beside="faults-vllm faults-sglang" ;;
-    *accept_faults.py*vllm*) job=faults-vllm; beside="faults-sglang isolate" ;;
-    *accept_faults.py*) job=faults-sglang; beside="faults-vllm isolate" ;;
+    *accept_mla.py*vllm*) job=parity-vllm-tp2 ;;
+    *accept_mla.py*) job=parity-sglang-tp2 ;;
+    *gpu_isolate.py*) job=isolate ;;
+    *accept_faults.py*vllm*) job=faults-vllm ;;
+    *accept_faults.py*) job=faults-sglang ;;
     *gpu_check.py*) job=costs ;;
     *vllm.entrypoints*) job=accept-vllm ;;
     *) job=accept-sglang ;;
@@ -50,7 +55,7 @@ if [ $job = chain ]; then
     printf 'states of it\n' >> $folder/events
     touch built/work/extract-0b/done.json
 fi
-for other in $beside; do
+for other in $(cat $folder/beside-$job 2> /dev/null); do
     until grep -q "^begin $other$" $folder/events; do [ $SECONDS -lt 20 ] || exit 1; sleep 0.05; done
 done
 sleep 0.2
@@ -68,6 +73,11 @@ class Gone:
         if broken:
             (folder / "broken").touch()
         (folder / "prompts.jsonl").touch()
+        for jobs in BESIDE[name]:
+            for job in (
+                jobs[:1] if jobs[0] == "chain" else jobs
+            ):  # growth waits for the chain's states by itself
+                (folder / f"beside-{job}").write_text(" ".join(other for other in jobs if other != job))
         given = {name: str(stand_in) for name in NAMES} | {"prompts": str(folder / "prompts.jsonl")}
         plan = ROOT / "benchmarks" / "plans" / f"{name}.toml"
         argv = [sys.executable, str(PROGRAM), str(plan), "--out", str(out)]
@@ -150,6 +160,22 @@ def test_on_one_gpu_what_measures_speed_or_memory_is_alone(tmp_path: Path):
     assert day.end["accept-vllm"] < day.begin["accept-sglang"] < day.end["accept-sglang"]
     assert day.end["accept-sglang"] < min(day.begin[job] for job in beside)
     assert max(day.end[job] for job in beside) < day.begin["costs"]
+
+
+@pytest.mark.slow
+def test_on_a_drafters_day_nothing_runs_beside_what_is_timed(tmp_path: Path):
+    (tmp_path / "rivals").mkdir()
+    day = Gone("drafter", tmp_path, rivals=str(tmp_path / "rivals"))
+    assert day.done.returncode == 0, (day.done.stdout, day.rows)
+    assert day.end["training"] < day.begin["chain"]
+    after = set(day.needs) - {"training", "chain"}
+    assert day.end["chain"] < min(day.begin[job] for job in after)
+    growth = day.told("growth")
+    states = day.out / "chain" / "built" / "work" / "extract-0b"
+    assert growth[growth.index("--states") + 1] == str(states)
+    assert f"PYTHONPATH={tmp_path / 'rivals'}:/ours" in day.told("training")
+    for job in ("accept-vllm", "accept-sglang", "faults-vllm", "faults-sglang"):
+        assert str(day.out / "chain" / "built" / "drafter") in day.told(job)
 
 
 @pytest.mark.parametrize("plan", PLANS, ids=lambda plan: plan.stem)
