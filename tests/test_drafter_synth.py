@@ -160,12 +160,26 @@ def test_the_target_writes_its_own_user_turns(target: Path, tmp_path: Path, way:
         assert generated(sample) == [f"You ask: {user} Café." for user in users]
 
 
-def test_a_user_turn_that_the_target_repeats_is_left_out(target: Path, tmp_path: Path):
-    with serving(SERVER, "vllm", "--repeats") as server:
+def test_what_is_left_out_of_the_targets_own_is_made_up_for_and_no_more(target: Path, tmp_path: Path):
+    with serving(SERVER, "vllm", "--repeats", "3") as server:
+        synth(target, server.base_url, tmp_path / "out", wanted=30, concurrency=7)
+        assert len(samples_in(tmp_path / "out")) == 30
+        left_out = left_out_of(tmp_path / "out")
+        assert len(left_out) >= 10
+        assert set(left_out) == {"the target wrote this user turn before"}
+        again = synth(target, server.base_url, tmp_path / "out", wanted=30)
+        assert again.document["seconds"] == 0  # nothing was asked
+        synth(target, server.base_url, tmp_path / "out", wanted=40)
+    assert len(samples_in(tmp_path / "out")) == 40
+
+
+def test_a_target_that_repeats_itself_is_given_up(target: Path, tmp_path: Path):
+    with serving(SERVER, "vllm", "--repeats", "1") as server:
         synth(target, server.base_url, tmp_path / "out", wanted=3)
-        synth(target, server.base_url, tmp_path / "out", wanted=5)
+        found = synth(target, server.base_url, tmp_path / "out", wanted=5)
     assert len(samples_in(tmp_path / "out")) == 1
-    assert left_out_of(tmp_path / "out") == ["the target wrote this user turn before"] * 4
+    assert left_out_of(tmp_path / "out") == ["the target wrote this user turn before"] * 9
+    assert "  short     4 of 5 conversations: the target writes too little that is kept" in found.lines
 
 
 def test_a_full_disk_leaves_whole_samples_to_go_on_from(target: Path, tmp_path: Path):

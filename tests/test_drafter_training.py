@@ -18,6 +18,7 @@ from drafter_targets import save_llama, save_qwen2
 from safetensors.torch import save_file
 
 from shakedown.drafter.checkpoint import last_checkpoint, load_checkpoint, save_checkpoint, steps_saved
+from shakedown.drafter.plan import defaults_for
 from shakedown.drafter.recipe import Recipe
 from shakedown.drafter.states import Backend, Document, StatesManifest, StatesWriter, teacher_rows
 from shakedown.drafter.target import Target, read_target
@@ -152,6 +153,7 @@ def command(request: TrainRequest, *more: str) -> list[str]:
         "epochs": recipe.epochs,
         "pack-rows": recipe.pack_rows,
         "learning-rate": recipe.learning_rate,
+        "teacher-temperature": recipe.teacher_temperature,
         "held-out": recipe.held_out,
         "draft-vocab": request.draft_vocab,
         "evaluate-steps": rhythm.evaluate_steps,
@@ -437,3 +439,21 @@ def test_a_checkpoint_that_was_killed_mid_write_is_none(trained, tmp_path):
     (last / "optimiser.safetensors").write_bytes(b"cut")
     with pytest.raises(ShakedownError, match=str(last)):
         load_checkpoint(out)
+
+
+def test_left_out_numbers_are_those_of_a_build_for_this_target(setting: TrainRequest):
+    width = read_target(Path(setting.target)).hidden_size
+    asked = TrainRequest.asked(
+        target=setting.target,
+        states=setting.states,
+        out=setting.out,
+        evaluate_steps=10,
+        checkpoint_steps=10,
+        epochs=2,
+        learning_rate=None,
+        pack_rows=None,
+        teacher_temperature=None,
+    )
+    built = TrainRequest.of(setting.target, setting.states, setting.out, defaults_for(width).train)
+    assert asked.recipe == replace(built.recipe, epochs=2)
+    assert asked.recipe != replace(Recipe(), epochs=2)

@@ -1,6 +1,6 @@
 """A small server of the byte model: it answers every question with the same words about it.
 
-    chat_tokens.py WAY [--thinks] [--empty] [--repeats] [--delay S] [--die-after N] [--log FILE] [--busy N]
+    chat_tokens.py WAY [--thinks] [--empty] [--repeats N] [--delay S] [--die-after N] [--log FILE] [--busy N]
                    [--refuse WORD]
 
 WAY is vllm (/v1/completions tells tokens), sglang (/generate does) or chat (text only). It prints its port.
@@ -24,7 +24,7 @@ parser = argparse.ArgumentParser()
 parser.add_argument("way", choices=["vllm", "sglang", "chat"])
 parser.add_argument("--thinks", action="store_true")
 parser.add_argument("--empty", action="store_true")
-parser.add_argument("--repeats", action="store_true")
+parser.add_argument("--repeats", type=int, default=0, metavar="N")  # every Nth question is the first again
 parser.add_argument("--delay", type=float, default=0)
 parser.add_argument("--die-after", type=int, default=1 << 60)
 parser.add_argument("--busy", type=int, default=0)
@@ -50,7 +50,9 @@ def continuation(prompt: str) -> str:
     if prompt.endswith("the code word is"):
         return " marigold."
     if prompt.endswith("<|im_start|>user\n"):
-        return f"What is {1 if options.repeats else next(questions)} times {len(prompt)}?"
+        number = next(questions)
+        again = options.repeats and number % options.repeats == 0
+        return f"What is {1 if again else number} times {len(prompt)}?"
     asked = prompt.rpartition("<|im_start|>user\n")[2].partition("<|im_end|>")[0]
     if options.empty:
         return ""

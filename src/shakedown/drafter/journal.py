@@ -25,13 +25,16 @@ NAME = re.compile(r"(\d+)(?:-(\d+)of(\d+))?")
 
 
 class Journal:
-    """Open for one process at a time. `done` are the numbers of the conversations that are over."""
+    """Open for one process at a time.
+
+    `done` are the numbers of the conversations that are over; `kept` counts those with a sample or more.
+    """
 
     def __init__(self, folder: Path, settings: Mapping[str, Any]) -> None:
         """Raises UsageError for a folder in use or begun otherwise, HostProblem for one not to be used."""
         self.folder, self._settings = folder, settings
         self.done: set[int] = set()
-        self.samples = self.generated = self.left_out = 0
+        self.kept = self.samples = self.generated = self.left_out = 0
         self.first_turns: set[str] = set()
         self._synced_s = time.monotonic()
         try:
@@ -143,6 +146,7 @@ class Journal:
         self.samples += len(samples)
         self.generated += sum(sample.generated for sample in samples)
         if samples:
+            self.kept += 1
             turns = (message["content"] for message in samples[0].messages if message["role"] == "user")
             self.first_turns.add(next(turns, ""))
 

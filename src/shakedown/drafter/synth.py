@@ -8,10 +8,10 @@ from __future__ import annotations
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
-from itertools import islice
+from itertools import chain, islice
 from typing import Any, Protocol
 
 from shakedown.drafter.conversation import Conversation, Interview, LeftOut, Reason
@@ -55,33 +55,64 @@ class Listener(Protocol):
     def left_out(self, number: int, left_out: LeftOut) -> None: ...
 
 
-def work_of(prompts: list[Prompt] | None, wanted: int, done: set[int]) -> Iterator[Work]:
-    """What is still to be asked, in order. Prompts that are fewer than `wanted` are asked again."""
-    for number in range(wanted):
-        if number not in done:
-            yield number, prompts[number % len(prompts)] if prompts else None
+class Asked:
+    """What is still to be asked, in order, while answers come in.
+
+    Prompts that are fewer than `wanted` are asked again. Where the target writes its own, conversations that
+    are left out are made up for by others, as many again as were wanted at most.
+    """
+
+    def __init__(self, prompts: list[Prompt] | None, wanted: int, journal: Journal) -> None:
+        self.wanted = wanted
+        self._prompts, self._journal = prompts, journal
+        self._over_before, self._given = len(journal.done), 0
+        self._missing = (number for number in range(wanted) if number not in journal.done)
+        self._others = (number for number in range(wanted, 2 * wanted) if number not in journal.done)
+
+    @property
+    def held(self) -> int:
+        """Conversations that count towards `wanted`."""
+        if self._prompts is None:
+            return min(self._journal.kept, self.wanted)
+        return len(self._journal.done & set(range(self.wanted)))
+
+    @property
+    def left(self) -> int:
+        """Conversations that are lacking and may still be asked for."""
+        numbers = range(self.wanted if self._prompts is not None else 2 * self.wanted)
+        return min(self.wanted - self.held, len(set(numbers) - self._journal.done))
+
+    def take(self, most: int) -> list[Work]:
+        """So many at most, to be asked now; none while what is under way may yet be enough."""
+        if self._prompts is not None:
+            prompts = self._prompts
+            return [(number, prompts[number % len(prompts)]) for number in islice(self._missing, most)]
+        under_way = self._given - (len(self._journal.done) - self._over_before)
+        lacking = max(0, self.wanted - self.held - under_way)
+        numbers = list(islice(chain(self._missing, self._others), min(most, lacking)))
+        self._given += len(numbers)
+        return [(number, None) for number in numbers]
 
 
 def synthesise(
     interview: Interview,
     address: Address,
     journal: Journal,
-    work: Iterable[Work],
+    asked: Asked,
     *,
-    wanted: int,
     concurrency: int,
     about: Mapping[str, Any],
     listener: Listener,
 ) -> Standing:
     """Holds the conversations, `concurrency` at a time. Raises ServerLost, HostProblem, DataProblem."""
     left_out: Counter[Reason] = Counter()
-    made, kept, began_s, done_before = 0, 0, time.monotonic(), len(journal.done)
+    made, kept, began_s, done_before = 0, 0, time.monotonic(), asked.held
 
     def standing() -> Standing:
         return Standing(
-            done=len(journal.done),
+            done=asked.held,
             done_before=done_before,
-            wanted=wanted,
+            wanted=asked.wanted,
             made=made,
             seconds=time.monotonic() - began_s,
             left_out=left_out,
@@ -89,7 +120,7 @@ def synthesise(
 
     told_s = began_s
     with Pool(interview, address, concurrency) as pool:
-        for finished in pool.hold(work):
+        for finished in pool.hold(asked):
             if time.monotonic() - told_s >= TELL_EVERY_S:
                 told_s = time.monotonic()
                 listener.standing(standing())
@@ -152,13 +183,17 @@ class Pool:
         for client in self._clients:
             client.close()
 
-    def hold(self, work: Iterable[Work]) -> Iterator[tuple[int, Conversation] | None]:
-        """Each conversation as it ends; None now and then while all are under way."""
-        left = iter(work)
-        pending = set(map(self._submit, islice(left, self._window)))
-        while pending:
+    def hold(self, asked: Asked) -> Iterator[tuple[int, Conversation] | None]:
+        """Each conversation as it ends; None now and then while all are under way.
+
+        More are asked for only when those that ended were handed out: what was kept of them tells how many.
+        """
+        pending: set[Future[tuple[int, Conversation]]] = set()
+        while True:
+            pending |= set(map(self._submit, asked.take(self._window - len(pending))))
+            if not pending:
+                return
             ended, pending = wait(pending, timeout=1.0, return_when=FIRST_COMPLETED)
-            pending |= set(map(self._submit, islice(left, len(ended))))
             if not ended:
                 yield None
             for future in ended:

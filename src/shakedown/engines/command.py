@@ -139,7 +139,7 @@ def _enter(unwrapped: Unwrapped) -> _Entry:
     if unwrapped.obstacles or at >= len(argv):
         return _Entry(engine=GENERIC, arguments=len(argv), python_options=None)
     options: tuple[str, ...] | None = None
-    if _PYTHON.match(base_name(argv[at])):
+    if _PYTHON.match(base_name(argv[at])) or _runs_an_engine(argv, at + 1):
         begin = at + 1
         at = _skip_python_options(argv, begin)
         options = argv[begin:at]
@@ -157,6 +157,13 @@ def _enter(unwrapped: Unwrapped) -> _Entry:
             if _starts(started, wanted) and (not subcommand or subcommand == word):
                 return _Entry(engine=engine, arguments=at + (2 if subcommand else 1), python_options=options)
     return _Entry(engine=GENERIC, arguments=at + 1, python_options=options)
+
+
+def _runs_an_engine(argv: tuple[str, ...], at: int) -> bool:
+    """Whether these are a Python's arguments: the program before them may be a wrapper of any name."""
+    at = _skip_python_options(argv, at)
+    modules = {entry.split()[0] for engine in KNOWN for entry in engine.entries if "." in entry}
+    return argv[at : at + 1] == ("-m",) and not modules.isdisjoint(argv[at + 1 : at + 2])
 
 
 def _starts(started: str, wanted: str) -> bool:

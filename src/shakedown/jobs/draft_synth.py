@@ -11,7 +11,7 @@ from shakedown.drafter.conversation import Interview, LeftOut
 from shakedown.drafter.journal import LEFT_OUT, SAMPLES, Journal
 from shakedown.drafter.prompts import read_prompts
 from shakedown.drafter.server import Way, find_way
-from shakedown.drafter.synth import Standing, synthesise, work_of
+from shakedown.drafter.synth import Asked, Standing, synthesise
 from shakedown.drafter.template import Mismatch, load_template
 from shakedown.drafter.transport import Address, ServerLost, ask_once
 from shakedown.errors import UsageError
@@ -63,13 +63,14 @@ class Synthesis:
         """Raises UsageError, HostProblem."""
         self.request, self._talk = request, talk
         self._prompts = read_prompts(request.prompts) if request.prompts else None
-        self._wanted = number_wanted(request, self._prompts)
+        wanted = number_wanted(request, self._prompts)
         self._template = load_template(
             request.target, request.template_options, trust_remote_code=request.trust_remote_code
         )
         if self._prompts is None:
             checked(lambda: self._template.opening([]))
         self._journal = Journal(request.out, settings_of(request, self._template))
+        self._asked = Asked(self._prompts, wanted, self._journal)
         self._before = self._journal.samples
         self._standing: Standing | None = None
         if self._journal.done:
@@ -83,7 +84,7 @@ class Synthesis:
 
     @property
     def left(self) -> int:
-        return self._wanted - len(self._journal.done & set(range(self._wanted)))
+        return self._asked.left
 
     def hold(self, target: Target) -> None:
         """Holds what is left, at this server. Raises ServerLost, HostProblem, UsageError."""
@@ -101,8 +102,7 @@ class Synthesis:
                 Interview(template, way, request.wishes, written),
                 address,
                 journal,
-                work_of(self._prompts, self._wanted, journal.done),
-                wanted=self._wanted,
+                self._asked,
                 concurrency=request.concurrency,
                 about=about(request, template, way),
                 listener=Speaker(self._talk),
@@ -130,6 +130,12 @@ class Synthesis:
                 f"{standing.tokens_per_s:,.0f} tokens/s"
             )
             lines += [f"  left out  {count:,}: {reason}" for reason, count in standing.left_out.items()]
+        lacking = self._asked.wanted - self._asked.held
+        if lacking and not self.left:
+            lines.append(
+                f"  short     {lacking:,} of {self._asked.wanted:,} conversations: "
+                "the target writes too little that is kept"
+            )
         if journal.left_out:
             lines.append(f"  each in   {self.request.out / LEFT_OUT}")
         code = ExitCode.GOOD if journal.samples else ExitCode.BAD

@@ -15,6 +15,7 @@ from shakedown.drafter.architecture import AUX_STATES
 from shakedown.drafter.crew import Crew, joined_crew
 from shakedown.drafter.manifest import read_manifest
 from shakedown.drafter.material import Material, read_material
+from shakedown.drafter.plan import defaults_for
 from shakedown.drafter.recipe import Recipe
 from shakedown.drafter.scaling import channel_scales
 from shakedown.drafter.start import Start, fresh_start, warm_start
@@ -86,7 +87,12 @@ class TrainRequest:
         checkpoint_steps: int,
         **recipe: Any,
     ) -> TrainRequest:
-        """Of plain options; those not named here are the recipe's. Raises UsageError for a wrong one."""
+        """Of plain options; those not named here are the recipe's, and None is what fits the target.
+
+        Raises UsageError for a wrong one, and for what is no target.
+        """
+        fitting = defaults_for(read_target(find_checkpoint(target)).hidden_size).train
+        told = {name: getattr(fitting, name) if value is None else value for name, value in recipe.items()}
         return cls(
             target=target,
             states=states,
@@ -95,7 +101,7 @@ class TrainRequest:
             draft_vocab=draft_vocab,
             intermediate=intermediate,
             batch_packs=batch_packs,
-            recipe=Recipe(**recipe),
+            recipe=Recipe(**told),
             rhythm=Rhythm(evaluate_steps=evaluate_steps, checkpoint_steps=checkpoint_steps),
         )
 
