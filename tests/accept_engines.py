@@ -106,6 +106,7 @@ def look(
         measured=acceptance.tokens_per_round if acceptance else None,
         reference=expect_drafter(reference, documents, seen.answers, drafts, plan.margin),
         engine_states=seen.cell,
+        cost_of_states=seen.cost,
         proposals=seen.cell.alike if seen.cell else None,
         states=seen.findings,
     )

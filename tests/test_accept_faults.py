@@ -85,6 +85,7 @@ def judged(
         measured=Interval(value=measured, low=None, high=None),
         reference=comparison,
         engine_states=seen.cell,
+        cost_of_states=seen.cost,
         proposals=seen.cell.alike if seen.cell else None,
         states=seen.findings,
         break_even=1.4,
@@ -241,7 +242,7 @@ def test_a_sampled_text_is_held_against_what_the_target_would_have_chosen(lesson
                     finish=Finish.LENGTH,
                 )
                 write_sample(out, sample)
-        found, _ = expect_elsewhere(lesson.reference, file, DRAFTS)
+        found, _ = expect_elsewhere(lesson.reference, file, DRAFTS, 1000)
         expected.append(found.value)
     assert expected[0] > 2
     assert expected[1] < 1.2

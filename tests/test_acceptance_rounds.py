@@ -102,6 +102,15 @@ def test_an_engine_that_looks_up_is_placed_where_it_proposed(text, prompt):
     assert placed == walked
 
 
+def test_a_place_where_an_engine_did_not_look_up_is_not_another_rounds():
+    lookup = Lookup(shortest=1, longest=3, drafts=1)
+    prompt, generated = [1, 2, 3], [1, 2, 3, 1, 2, 3, 1, 2, 3, 1, 2, 3]
+    walked = walk_lookup(lookup, prompt, generated)
+    reported = [each.accepted for each in walked]
+    assert place_lookups(lookup, prompt, generated, reported) == walked
+    assert place_lookups(lookup, prompt, generated, reported[:2]) is None
+
+
 def pairs(count: int, low_by: float, seed: int = 0) -> list[Pair]:
     """Requests of 20 rounds in which the engine accepts `low_by` fewer a round than the reference."""
     chance = random.Random(seed)
@@ -147,6 +156,16 @@ def test_a_round_costs_what_it_costs_and_pays_above_it():
     assert found.round_cost.low <= 1.5 <= (found.round_cost.high or 0)
     assert (found.best_drafts, found.best_speed_up) == (3, pytest.approx(found.speed_up.value))
     assert pace_of([], [], []) is None
+
+
+def test_where_few_steps_are_rounds_a_rounds_own_cost_is_told():
+    plain = [Effort(seconds=1.0, tokens=100, steps=100) for _ in range(8)]
+    # of 80 steps 20 are rounds of two tokens and a bonus; each costs 2.5 plain steps
+    drafted = [Effort(seconds=0.6 + 20 * 0.025, tokens=100, steps=80, rounds=20) for _ in range(8)]
+    found = pace_of(plain, drafted, [0.5, 0.5])
+    assert found is not None
+    assert found.round_cost.value == pytest.approx(2.5)
+    assert found.speed_up.value == pytest.approx(1 / 1.1)
 
 
 def test_the_best_number_of_drafts_is_where_the_next_one_costs_more_than_it_brings():

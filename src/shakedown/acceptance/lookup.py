@@ -51,14 +51,22 @@ def walk_lookup(lookup: Lookup, prompt: Sequence[int], generated: Sequence[int])
 def place_lookups(
     lookup: Lookup, prompt: Sequence[int], generated: Sequence[int], accepted: Sequence[int]
 ) -> tuple[Placed, ...] | None:
-    """An engine's rounds at the places where something is proposed; None where there are more or fewer."""
+    """An engine's rounds at the places where something is proposed; None where there are more or fewer.
+
+    Rounds that the text's end could cut may be missing.
+    """
     text = [*prompt, *generated]
-    rounds, start = [], 0
-    for each in accepted:
+
+    def next_place(start: int) -> int:
         while start < len(generated) and not lookup.propose(text[: len(prompt) + start + 1]):
             start += 1
+        return start
+
+    rounds, start = [], 0
+    for each in accepted:
+        start = next_place(start)
         if start >= len(generated):
             return None
         rounds.append(Placed(start=start, accepted=each))
         start += each + 1
-    return tuple(rounds)
+    return None if next_place(start) < len(generated) - lookup.drafts - 1 else tuple(rounds)

@@ -17,11 +17,13 @@ from shakedown.acceptance.statistics import RESAMPLES, SEED, Interval, student_q
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Effort:
-    """What one request took after its first token: seconds, tokens that came, steps of the target."""
+    """What one request took after its first token: seconds, tokens that came, steps of the target, and how
+    many of these were rounds of speculation."""
 
     seconds: float
     tokens: int
     steps: int
+    rounds: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,10 +56,11 @@ def pace_of(
         [p.seconds for p in plain],
         [p.steps for p in plain],
     )
-    tokens_per_step = sum(d.tokens for d in drafted) / sum(d.steps for d in drafted)
+    steps = sum(d.steps for d in drafted)
+    tokens_per_step = sum(d.tokens for d in drafted) / steps
     best, gain = best_drafts(cost.value, scaled(unconditional, tokens_per_step))
     return Pace(
-        round_cost=cost,
+        round_cost=of_a_round(cost, sum(d.rounds for d in drafted) / steps),
         speed_up=quotient(
             [d.tokens for d in drafted],
             [d.seconds for d in drafted],
@@ -67,6 +70,14 @@ def pace_of(
         best_drafts=best,
         best_speed_up=gain,
     )
+
+
+def of_a_round(step: Interval, share: float) -> Interval:
+    """The cost of a round from that of a step, where only a share of the steps are rounds, the rest plain."""
+    if not 0 < share < 1:
+        return step
+    cost = [None if each is None else 1 + (each - 1) / share for each in (step.low, step.high)]
+    return Interval(value=1 + (step.value - 1) / share, low=cost[0], high=cost[1], level=step.level)
 
 
 def quotient(

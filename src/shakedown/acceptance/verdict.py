@@ -13,6 +13,7 @@ from shakedown.acceptance.identity import Identity
 from shakedown.acceptance.replay import Comparison, Standing
 from shakedown.acceptance.statistics import Interval
 
+OFTEN = 0.9  # of the steps in which it might draft; below, it does so part of the time
 NEXT_TO_NOTHING = 0.1  # tokens a round beside the bonus; the lowest break-even seen was 1.6 in all
 
 
@@ -60,8 +61,10 @@ class Shown:
     Cells by states and drafter: `measured` is {engine, engine}, `reference` {reference, reference},
     `engine_states` {engine, reference}. The fourth is not served by any engine; `proposals` stands for it:
     the share of rounds in which the engine proposes what the reference drafter proposes on the engine's
-    states. `elsewhere`: what the reference gives on text that the drafter was trained for. `stateless`:
-    its drafts need no states.
+    states. `cost_of_states`: the reference drafter on the engine's states, against it on its own, on the same
+    answers. `elsewhere`: what the reference gives on text that the drafter was trained for. `stateless`:
+    its drafts need no states. `rounds` of `steps` of the target in which it might have drafted; `drift`: how
+    much slower the plain server was after than before, as a share.
     """
 
     measured: Interval | None
@@ -71,11 +74,15 @@ class Shown:
     identity: Identity | None = None
     reference: Comparison | None = None
     engine_states: Comparison | None = None
+    cost_of_states: Comparison | None = None
     states: tuple[StatesFinding, ...] = ()
     proposals: float | None = None
     stateless: bool = False
     break_even: float | None = None
     speed_up: Interval | None = None
+    drift: float | None = None
+    rounds: int = 0
+    steps: int = 0
     elsewhere: Interval | None = None
     other_template: str = ""
     why_unexpected: str = ""
@@ -117,16 +124,14 @@ def judge(shown: Shown) -> Finding:
         case Standing.BELOW:
             return below(shown, shown.reference, wrong)
         case Standing.ABOVE:
-            return Finding(
-                outcome=Outcome.UNDECIDED,
-                blame=Blame.UNDECIDED,
-                why=(
-                    f"the engine accepts more than the reference drafter would"
-                    f" ({difference(shown.reference)}): the reference is not what is served",
-                ),
+            why = (
+                f"the engine accepts more than the reference drafter would"
+                f" ({difference(shown.reference)}): the reference is not what is served"
             )
+            return by_states_alone(wrong, why) or undecided(why)
         case Standing.UNDECIDED:
-            return too_few(shown.reference)
+            few = too_few(shown.reference)
+            return by_states_alone(wrong, few.why[0]) or few
 
 
 def altered(identity: Identity) -> Finding:
@@ -145,9 +150,16 @@ def altered(identity: Identity) -> Finding:
 
 
 def without_reference(shown: Shown, wrong: Sequence[StatesFinding]) -> Finding:
-    if wrong:
-        return Finding(outcome=Outcome.BELOW, blame=Blame.CAPTURE, why=states_words(wrong))
-    return undecided(shown.why_unexpected or "there is no expectation to hold it against")
+    why = shown.why_unexpected or "there is no expectation to hold it against"
+    return by_states_alone(wrong, why) or undecided(why)
+
+
+def by_states_alone(wrong: Sequence[StatesFinding], rest: str) -> Finding | None:
+    """Wrong states are wrong whatever was accepted."""
+    if not wrong:
+        return None
+    why = (*states_words(wrong), f"acceptance alone would not have shown it: {rest}")
+    return Finding(outcome=Outcome.BELOW, blame=Blame.CAPTURE, why=why)
 
 
 def as_expected(shown: Shown, wrong: Sequence[StatesFinding]) -> Finding:
@@ -156,13 +168,16 @@ def as_expected(shown: Shown, wrong: Sequence[StatesFinding]) -> Finding:
     equal = (
         f"as the reference drafter on the same text, within {shown.margin:g} ({difference(shown.reference)})"
     )
-    if wrong:  # seen in the states, not in what is accepted: a drafter too weak to show it
-        words = states_words(wrong)
-        return Finding(
-            outcome=Outcome.BELOW,
-            blame=Blame.CAPTURE,
-            why=(*words, f"acceptance alone would not have shown it: {equal}"),
+    if (found := by_states_alone(wrong, equal)) is not None:  # a drafter too weak to show it
+        return found
+    if shown.identity is not None and shown.identity.unproven:
+        return undecided(unproven_words(shown.identity), equal)
+    if shown.rounds < OFTEN * shown.steps:
+        why = (
+            f"it drafted in {shown.rounds:,} of {shown.steps:,} steps in which it might have,"
+            " and a step without a draft gives one token"
         )
+        return Finding(outcome=Outcome.BELOW, blame=Blame.DRAFTER_PATH, why=(why, equal))
     if (workload := other_workload(shown)) is not None:
         return Finding(outcome=Outcome.AS_TRAINED, blame=Blame.WORKLOAD, why=(workload, equal))
     if loses(shown):
@@ -202,7 +217,8 @@ def below(shown: Shown, reference: Comparison, wrong: Sequence[StatesFinding]) -
     if cell.standing is Standing.BELOW:  # on the engine's own states the reference drafter does better
         why = (f"its states are right, and the reference drafter does better on them{alike}", gap)
         return Finding(outcome=Outcome.BELOW, blame=Blame.DRAFTER_PATH, why=why, expect_bound=bound)
-    if certainly_apart(reference.expected, cell.expected, shown.margin):
+    cost = shown.cost_of_states
+    if cost is not None and cost.standing is Standing.BELOW:
         why = (f"the reference drafter does no better on the engine's states{alike}", gap)
         return Finding(outcome=Outcome.BELOW, blame=Blame.CAPTURE, why=why, expect_bound=bound)
     return Finding(
@@ -243,22 +259,36 @@ def other_workload(shown: Shown) -> str | None:
 
 
 def certainly_apart(more: Interval, less: Interval, margin: float) -> bool:
-    return (more.low or more.value) - (less.high or less.value) > margin
+    """Never of a value without an interval: one document proves nothing."""
+    return more.low is not None and less.high is not None and more.low - less.high > margin
 
 
 def loses(shown: Shown) -> bool:
-    """By its speed or by its rounds: next to nothing cannot pay, whatever a noisy clock says."""
-    if shown.measured is not None and shown.measured.value < 1 + NEXT_TO_NOTHING:
-        return True
+    """By its speed or by its rounds: next to nothing does not pay unless the clock shows it.
+
+    A machine that drifted by so much between two launches may have done so in between, too.
+    """
     gain = shown.speed_up
+    pays = gain is not None and gain.low is not None and gain.low > 1
+    if shown.measured is not None and shown.measured.value < 1 + NEXT_TO_NOTHING:
+        return not pays
     if gain is not None and gain.high is not None:
-        return gain.high < 1
+        return gain.high * (1 + abs(shown.drift or 0.0)) < 1
     value = shown.measured.value if shown.measured else 0.0
     return shown.break_even is not None and value < shown.break_even
 
 
-def undecided(why: str) -> Finding:
-    return Finding(outcome=Outcome.UNDECIDED, blame=Blame.UNDECIDED, why=(why,))
+def undecided(*why: str) -> Finding:
+    return Finding(outcome=Outcome.UNDECIDED, blame=Blame.UNDECIDED, why=why)
+
+
+def unproven_words(identity: Identity) -> str:
+    parted = sum(not each.tied for each in identity.partings)
+    return (
+        f"{parted} of {identity.compared} answers differ from the plain server's, of its own"
+        f" {len(identity.own)} of {identity.own_compared} once it was started anew, and it does not say how"
+        " likely the tokens were: wrong drafts may pass into the text"
+    )
 
 
 def states_words(wrong: Sequence[StatesFinding]) -> tuple[str, ...]:

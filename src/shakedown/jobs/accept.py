@@ -92,10 +92,15 @@ def run_race(
     def again(target: Target) -> tuple[Measurement, ...]:
         measured = measure_all(target, plan, request.concurrency, most, talk, kept)
         own = tuple(partings(target, measured[0], before[0]))
+        own_compared = len(texts(measured[0], before[0]))
         for found in drafted:
-            compared = len(texts(measured[0], found[0]))
             kept.identities.append(
-                Identity(compared=compared, partings=tuple(partings(target, measured[0], found[0])), own=own)
+                Identity(
+                    compared=len(texts(measured[0], found[0])),
+                    partings=tuple(partings(target, measured[0], found[0])),
+                    own=own,
+                    own_compared=own_compared,
+                )
             )
         return measured
 
@@ -125,7 +130,7 @@ def judged(
 
     before, after = plain
     talk.say(f"accept: what {contender.name} should give")
-    first = first_shown(request, found[0], after[0], identity)
+    first = first_shown(request, found[0], after[0], identity, drifts(before, after)[0])
     own = replace(plan, drafts=contender.drafts)
     shown, seen = expected_of(request, reading, launch, contender, found[0], first, own, talk)
     return Raced(

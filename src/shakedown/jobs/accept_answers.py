@@ -38,6 +38,7 @@ class Answered:
     past: int = 0
     came: int = 0
     steps: int = 0  # of the target after the first token; 0: one for each token
+    rounds: int = 0  # of these steps
 
     @property
     def prompt(self) -> tuple[int, ...]:
@@ -47,7 +48,12 @@ class Answered:
     @property
     def effort(self) -> Effort:
         decoded = self.generated.decoded
-        return Effort(seconds=self.generated.decode_s or 0.0, tokens=decoded, steps=self.steps or decoded)
+        return Effort(
+            seconds=self.generated.decode_s or 0.0,
+            tokens=decoded,
+            steps=self.steps or decoded,
+            rounds=self.rounds,
+        )
 
 
 def answered(
@@ -73,6 +79,7 @@ def answered(
         generated=kept,
         tally=whole(kept, drafts) if kept.rounds is not None else every,
         steps=steps_of(kept.decoded, every) if every is not None else 0,
+        rounds=every.rounds if every is not None else 0,
         past=len(kept.tokens) - ended(kept.tokens, ends),
         came=generated.count,
     )
@@ -108,8 +115,10 @@ def shared_out(found: Sequence[Answered], block: Block) -> list[Answered]:
     """The block's rounds are one observation; for the pace each answer has its share of them."""
     tokens = max(1, sum(each.generated.decoded for each in found))
     steps = steps_of(tokens, block.tally)
+    shares = [each.generated.decoded / tokens for each in found]
     return [
-        replace(each, block=block, steps=round(steps * each.generated.decoded / tokens)) for each in found
+        replace(each, block=block, steps=round(steps * share), rounds=round(block.tally.rounds * share))
+        for each, share in zip(found, shares, strict=True)
     ]
 
 

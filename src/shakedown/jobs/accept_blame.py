@@ -60,7 +60,9 @@ def expected_of(
     comparison = expect_drafter(reference, documents, answers, contender.drafts, request.margin)
     shown = replace(shown, reference=comparison)
     if request.trained_on is not None:
-        elsewhere, template = expect_elsewhere(reference, request.trained_on, contender.drafts)
+        elsewhere, template = expect_elsewhere(
+            reference, request.trained_on, contender.drafts, request.tokens
+        )
         shown = replace(shown, elsewhere=elsewhere, other_template=template)
     if not request.states and comparison.standing in (Standing.EQUAL, Standing.UNDECIDED):
         return shown, None
@@ -76,6 +78,7 @@ def expected_of(
         shown,
         states=seen.findings,
         engine_states=cell,
+        cost_of_states=seen.cost,
         proposals=cell.alike if cell is not None else None,
     ), seen
 

@@ -5,14 +5,14 @@ It asks the plain server alone, and only how likely a token was.
 
 from __future__ import annotations
 
-from shakedown.acceptance.identity import Parting, gap_between, parting_at
+from shakedown.acceptance.identity import TIE_NATS, Parting, gap_between, parting_at
 from shakedown.acceptance.pace import Pace, pace_of
 from shakedown.jobs.accept_answers import Answered
 from shakedown.jobs.accept_measure import Measurement
 from shakedown.probe import Target
 from shakedown.probe.generation import top_logprobs
 
-LIKELIEST = 20
+LIKELIEST = (20, 5, 1)  # a server may be told to list fewer than the first
 LOGPROBS_S = 60.0
 
 
@@ -37,12 +37,23 @@ def partings(target: Target, plain: Measurement, other: Measurement) -> list[Par
         if where is None:
             continue
         context = (*ours.prompt, *said[:where])
-        likeliest = top_logprobs(target, context, number=LIKELIEST, deadline_s=LOGPROBS_S)
-        if isinstance(likeliest, str) or not ours.prompt:
+        likeliest = likeliest_after(target, context) if ours.prompt else "its prompt is not known"
+        if isinstance(likeliest, str):
             found.append(Parting(token=where, gap_nats=None))
             continue
         gap = gap_between(likeliest, meant[where])
-        found.append(Parting(token=where, gap_nats=gap, unlisted=gap is None))
+        unlisted = gap is None and max(likeliest.values()) - min(likeliest.values()) > TIE_NATS
+        found.append(Parting(token=where, gap_nats=gap, unlisted=unlisted))
+    return found
+
+
+def likeliest_after(target: Target, context: tuple[int, ...]) -> dict[int, float] | str:
+    """As many as the server lists."""
+    found: dict[int, float] | str = ""
+    for number in LIKELIEST:
+        found = top_logprobs(target, context, number=number, deadline_s=LOGPROBS_S)
+        if not isinstance(found, str):
+            break
     return found
 
 

@@ -135,7 +135,8 @@ def expect_lookup(lookup: Lookup, answers: Sequence[Answered], shown: Shown) -> 
             pairs.append(Pair(engine=each.tally, reference=walks[-1]))
     pairs += block_pairs(answers, walks)
     comparison = compare(pairs, expected_interval(walks), shown.margin)
-    return replace(shown, reference=comparison, stateless=True)
+    might = sum(walk.rounds for walk in walks)  # where nothing is proposed it cannot draft
+    return replace(shown, reference=comparison, stateless=True, steps=might)
 
 
 def expected_interval(tallies: Sequence[Tally]) -> Interval:
@@ -164,6 +165,23 @@ def expect_drafter(
     found = compare([*own, *blocks], walks.tokens_per_round, margin)
     ended = [up_to_end(of, each.past) for each, of in zip(answers, matrices, strict=True)]
     return replace(found, conditional=walks.conditional, to_the_end=expected_or_none(ended))
+
+
+def on_other_states(
+    reference: ReferenceDrafter,
+    answers: Sequence[Answered],
+    seen: Sequence[Document],
+    drafts: int,
+    margin: float,
+) -> Comparison:
+    """The reference drafter on the states of `seen`, against it on its own, by walks of the same answers."""
+    own = reference.matrices(reference.states(requests_of(answers)), drafts)
+    there = reference.matrices(seen, drafts)
+    pairs = []
+    for mine, theirs in zip(own, there, strict=True):
+        if mine and theirs and (count := min(len(mine[0]), len(theirs[0]))):
+            pairs.append(Pair(engine=walked(theirs[0][:count]), reference=walked(mine[0][:count])))
+    return compare(pairs, expected_interval([pair.reference for pair in pairs]), margin)
 
 
 def up_to_end(stretches: Sequence[Floats], past: int) -> list[Floats]:
@@ -212,17 +230,22 @@ def walked(accept: Floats) -> Tally:
     return Tally.of_rounds(accepted, accept.shape[1])
 
 
-def expect_elsewhere(reference: ReferenceDrafter, samples: Path, drafts: int) -> tuple[Interval, str]:
+def expect_elsewhere(
+    reference: ReferenceDrafter, samples: Path, drafts: int, tokens: int
+) -> tuple[Interval, str]:
     """(tokens a round on what the drafter was trained for, whether its chat template differs).
 
-    Greedy as the answers here: where that text was sampled, a draft is held against the token that the
-    target would have chosen, not against what chance wrote.
+    Of each of its answers the first `tokens`, as many as are asked for here: long answers repeat themselves,
+    which is easier to draft. Greedy as the answers here: where that text was sampled, a draft is held against
+    the token that the target would have chosen, not against what chance wrote.
     """
     requests = list(islice(read_requests(samples), TRAINED_ON))
     judge = None
     if first_sample(samples).sampling.get("temperature"):
         judge = Judge(rule=Rule.PROBABILITY, head=reference.head(), temperature=NEXT_TO_GREEDY)
-    found = expect(reference.matrices(reference.states(requests), drafts, judge))
+    whole = reference.matrices(reference.states(requests), drafts, judge)
+    first = max(1, tokens - drafts - 1)  # places from which a whole round lies within them
+    found = expect([[accept[:first] for accept in stretches] for stretches in whole])
     return found.tokens_per_round, template_words(samples, reference.target)
 
 

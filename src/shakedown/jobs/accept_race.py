@@ -143,10 +143,15 @@ def drifts(before: Sequence[Measurement], after: Sequence[Measurement]) -> tuple
 
 
 def first_shown(
-    request: AcceptRequest, drafted: Measurement, plain: Measurement, identity: Identity
+    request: AcceptRequest,
+    drafted: Measurement,
+    plain: Measurement,
+    identity: Identity,
+    drift: float | None = None,
 ) -> Shown:
     """What is shown without any reference."""
     pace = pace_between(plain, drafted)
+    efforts = [each.effort for each in drafted.answers if each.steps]
     return Shown(
         measured=drafted.acceptance.tokens_per_round if drafted.acceptance else None,
         idle=drafted.idle,
@@ -154,5 +159,8 @@ def first_shown(
         identity=identity if identity.compared else None,
         break_even=pace.round_cost.value if pace and drafted.source is not Source.NONE else None,
         speed_up=pace.speed_up if pace else None,
+        drift=drift,
+        rounds=sum(each.rounds for each in efforts),
+        steps=sum(each.steps for each in efforts),
         margin=request.margin,
     )

@@ -29,6 +29,7 @@ from shakedown.jobs.accept_answers import Answered
 from shakedown.jobs.accept_expect import (
     ReferenceDrafter,
     expect_drafter,
+    on_other_states,
     requests_of,
     told_tokens,
 )
@@ -49,7 +50,7 @@ class StatesSeen:
     """`findings`, `parity` and `scan` by stage, the last being each slot's median distance from every rung.
 
     `cell`: the reference drafter on the engine's states, against the engine in that launch, whose `answers`
-    these are.
+    these are; `cost`: against it on its own states.
     """
 
     answers: tuple[Answered, ...]
@@ -57,6 +58,7 @@ class StatesSeen:
     parity: dict[str, ParityFinding]
     scan: dict[str, dict[str, Any]]
     cell: Comparison | None
+    cost: Comparison | None
 
 
 def see_states(
@@ -137,6 +139,7 @@ def judge_states(
         parity=parity,
         scan=scan,
         cell=expect_drafter(reference, documents, answers, plan.drafts, plan.margin),
+        cost=on_other_states(reference, answers, documents, plan.drafts, plan.margin),
     )
 
 
