@@ -37,7 +37,7 @@ def test_the_round_into_which_the_end_falls_is_the_last_one_and_dropped():
     assert found.tally is not None
     assert (found.tally.rounds, found.tally.tokens) == (2, 4)  # all drafts and bonus lie before the end
     assert (found.past, found.came) == (0, 11)
-    assert (found.effort.tokens, found.effort.steps) == (7, 3)
+    assert (found.effort.tokens, found.effort.steps, found.effort.rounds) == (7, 3, 3)
     assert found.effort.seconds == pytest.approx(0.3)
 
 
@@ -45,6 +45,13 @@ def test_the_pace_counts_the_rounds_of_a_piece_that_came_together():
     found = asked(told(SPECULATED[0], [1, 4, 6], SPECULATED[1]))
     assert (found.effort.tokens, found.effort.steps) == (10, 4)
     assert found.generated.rounds == (2, 0, 2)
+
+
+def test_steps_without_a_draft_are_no_rounds():
+    found = asked(told([1, 2, 3, 4, 5, 6, 7, 8], [1] * 8, [1, 0]))
+    assert (found.effort.steps, found.effort.rounds) == (6, 2)
+    idle = asked(told([1, 2, 3, 4], [1] * 4, []))
+    assert (idle.effort.steps, idle.effort.rounds) == (3, 0)
 
 
 def test_an_answer_that_does_not_end_is_whole_and_one_that_begins_with_the_end_has_no_round():
