@@ -135,8 +135,9 @@ def expect_lookup(lookup: Lookup, answers: Sequence[Answered], shown: Shown) -> 
             pairs.append(Pair(engine=each.tally, reference=walks[-1]))
     pairs += block_pairs(answers, walks)
     comparison = compare(pairs, expected_interval(walks), shown.margin)
+    rounds = sum(each.rounds for each in answers)
     might = sum(walk.rounds for walk in walks)  # where nothing is proposed it cannot draft
-    return replace(shown, reference=comparison, stateless=True, steps=might)
+    return replace(shown, reference=comparison, stateless=True, rounds=rounds, steps=might)
 
 
 def expected_interval(tallies: Sequence[Tally]) -> Interval:
