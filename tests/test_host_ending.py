@@ -1,18 +1,22 @@
 """Ending a run: all of it, whatever it does, and nobody else."""
 
 import json
+import mmap
 import os
+import shutil
 import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from host_runs import BAD_SERVERS, family_in, is_alive, launch_of, wait_for
 
 from shakedown.host import procfs
 from shakedown.host.local import LocalHost
-from shakedown.host.shm import ShmWatch
+from shakedown.host.shm import ShmWatch, named_in
 
 PROMPT_S = 10.0  # 1 s where nothing else runs; with the patience of a watched end it were 20 s
 
@@ -187,48 +191,79 @@ def test_a_run_let_go_of_needs_no_supervisor_once_everything_exited(places):
     assert host.end(run, grace_s=0).left == ()
 
 
-def test_shared_memory_of_the_run_is_swept_and_no_other(host, places):
+@pytest.fixture
+def name():
+    """Of things in /dev/shm, of which nothing stays."""
     name = f"shakedown-test-{os.getpid()}-{time.monotonic_ns()}"
-    foreign = f"/dev/shm/{name}-foreign"
-    with open(foreign, "w"):
-        pass
-    try:
-        run = host.start(launch_of("proc_shm.py", name), places[0])
-        wait_for(lambda: b"made" in host.read_log(run, 0)[0])
-        ending = host.end(run, grace_s=0)
-        assert ending.swept_shm == (f"/dev/shm/{name}-mapped", f"/dev/shm/{name}-open")
-        assert [path for path in os.listdir("/dev/shm") if path.startswith(name)] == [f"{name}-foreign"]
-    finally:
-        os.unlink(foreign)
+    yield name
+    for path in Path("/dev/shm").iterdir():
+        if name in path.name:
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
 
 
-def test_shared_memory_of_a_leader_that_was_killed_is_swept(host, places):
-    name = f"shakedown-test-{os.getpid()}-{time.monotonic_ns()}"
+def left_of(name):
+    return sorted(path for path in os.listdir("/dev/shm") if name in path)
+
+
+def test_segments_of_the_run_are_swept_and_no_other_and_no_file(host, places, name):
+    """A file that the run only opened or read may hold somebody's only copy."""
+    Path(f"/dev/shm/{name}-foreign").touch()
+    run = host.start(launch_of("proc_shm.py", name), places[0])
+    wait_for(lambda: b"made" in host.read_log(run, 0)[0])
+    ending = host.end(run, grace_s=0)
+    assert ending.swept_shm == (f"/dev/shm/sem.{name}", f"/dev/shm/{name}-mapped")
+    assert left_of(name) == [f"{name}-foreign", f"{name}-open", f"{name}-read"]
+
+
+def test_what_the_run_put_into_a_folder_or_where_the_launch_says_is_kept(host, places, name):
+    """Weights that were downloaded into a cache in /dev/shm."""
+    paths = (f"/dev/shm/{name}/hub/model.safetensors", f"/dev/shm/{name}.gguf")
+    run = host.start(launch_of("proc_shm.py", name, *paths), places[0])
+    wait_for(lambda: b"made" in host.read_log(run, 0)[0])
+    ending = host.end(run, grace_s=0)
+    assert ending.swept_shm == (f"/dev/shm/sem.{name}", f"/dev/shm/{name}-mapped")
+    assert all(os.path.exists(path) for path in paths)
+
+
+def test_a_cache_in_the_very_folder_leaves_libraries_segments_ours(host, places, name):
+    launch = launch_of("proc_shm.py", name)
+    launch = replace(launch, env=launch.env | {"A_CACHE": "/dev/shm/"})
+    run = host.start(launch, places[0])
+    wait_for(lambda: b"made" in host.read_log(run, 0)[0])
+    assert host.end(run, grace_s=0).swept_shm == (f"/dev/shm/sem.{name}",)
+
+
+def test_what_a_launch_names_of_shared_memory_is_read_off_its_words():
+    words = ["--dir=/dev/shm/a", '{"x": "/dev/shm/b/c"}', "/bin:/dev/shm//d:/x", "/dev/shm2/e", "shm"]
+    assert named_in(words) == {"a", "b", "d"}
+    assert named_in(["TMPDIR=/dev/shm"]) == named_in(["/dev/shm/"]) == {""}
+
+
+def test_shared_memory_of_a_leader_that_was_killed_is_swept(host, places, name):
     run = host.start(launch_of("proc_shm.py", name), places[0])
     wait_for(lambda: len(json.loads((places[0] / "state.json").read_text())["shm"]) == 2)
     os.kill(run.leader.pid, signal.SIGKILL)
     wait_for(lambda: host.exit_of(run))
-    assert host.end(run, grace_s=0).swept_shm == (f"/dev/shm/{name}-mapped", f"/dev/shm/{name}-open")
+    assert host.end(run, grace_s=0).swept_shm == (f"/dev/shm/sem.{name}", f"/dev/shm/{name}-mapped")
 
 
-def test_what_appears_after_a_look_is_found_by_the_next():
-    name = f"/dev/shm/shakedown-test-{os.getpid()}-{time.monotonic_ns()}"
+def test_what_appears_after_a_look_is_found_by_the_next(name):
+    path = f"/dev/shm/{name}"
     watch = ShmWatch()
     watch.sample([os.getpid()])
-    with open(name, "w"):
-        wait_for(lambda: watch.sample([os.getpid()]))
-    os.unlink(name)
-    assert name in {it.path for it in watch.seen}
+    with open(path, "w+b") as file:
+        file.write(b"x")
+        file.flush()
+        with mmap.mmap(file.fileno(), 1):
+            wait_for(lambda: watch.sample([os.getpid()]))
+    assert path in {it.path for it in watch.seen}
 
 
-def test_shared_memory_somebody_else_maps_is_kept(host, places):
-    name = f"shakedown-test-{os.getpid()}-{time.monotonic_ns()}"
+def test_shared_memory_somebody_else_has_open_is_kept(host, places, name):
     run = host.start(launch_of("proc_shm.py", name), places[0])
     wait_for(lambda: b"made" in host.read_log(run, 0)[0])
-    with open(f"/dev/shm/{name}-open"):
-        ending = host.end(run, grace_s=0)
-        assert ending.swept_shm == (f"/dev/shm/{name}-mapped",)
-    os.unlink(f"/dev/shm/{name}-open")
+    with open(f"/dev/shm/{name}-mapped"):
+        assert host.end(run, grace_s=0).swept_shm == (f"/dev/shm/sem.{name}",)
 
 
 def test_a_handle_of_another_boot_signals_nobody(places):

@@ -174,6 +174,18 @@ def shm_used(pid: int) -> set[ShmObject] | None:
     return {it for it in found if not it.path.endswith(" (deleted)")}
 
 
+def shm_shared(pid: int) -> set[ShmObject] | None:
+    """What of /dev/shm a process maps to write and to share, deleted files left out; None as above."""
+    maps = _read(f"/proc/{pid}/maps", _MAPS_BYTES)
+    if maps is None:
+        return None
+    lines = [
+        line for line in maps.splitlines() if b"/dev/shm/" in line and line.split(None, 2)[1][1::2] == b"ws"
+    ]
+    found = {it for it in map(_mapped, lines) if it and it.path.startswith("/dev/shm/")}
+    return {it for it in found if not it.path.endswith(" (deleted)")}
+
+
 def users_of(pid: int, wanted: set[ShmObject]) -> set[ShmObject] | None:
     """Which of these files a process maps or has open, by whatever path its container shows them."""
     maps = _read(f"/proc/{pid}/maps", _MAPS_BYTES)

@@ -20,7 +20,7 @@ from shakedown.host.ladder import bring_down
 from shakedown.host.orders import Orders
 from shakedown.host.output import RawOutput, RedactedLog, drain
 from shakedown.host.scrub import Scrubber
-from shakedown.host.shm import ShmWatch, sweep
+from shakedown.host.shm import ShmWatch, named_in, sweep
 from shakedown.host.state import ContainerState, RunState, give_room, save_room, write_state
 from shakedown.redact import Redactor
 
@@ -42,7 +42,7 @@ class Supervisor:
         self._raw = RawOutput(self._folder)
         self._log_bytes = int(spec["log_bytes"])
         self._log = RedactedLog(self._folder, Scrubber(redactor), limit_bytes=self._log_bytes)
-        self._shm = ShmWatch()
+        self._shm = ShmWatch(named_in((*spec["argv"], *spec["env"].values(), spec["cwd"])))
         self._family = Family(root=os.getpid(), group=self._group)
         self._state = RunState(
             boot_id=procfs.boot_id(),
