@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from shakedown.core import Exit
 from shakedown.engines.generic import GENERIC
 from shakedown.engines.sglang import SGLANG
+from shakedown.engines.transformers import TRANSFORMERS
 from shakedown.engines.vllm import VLLM
 from shakedown.watch import log
 from shakedown.watch.causes import ErrorFinder, describe_exit, fingerprint
@@ -195,6 +196,33 @@ def test_an_exception_line_on_its_own_and_a_usage_error_count():
     assert first_cause(GENERIC, "serve.py: error: unrecognized arguments: --x") == (
         "error: unrecognized arguments: --x"
     )
+
+
+REFUSED = ("serve.py: error: unrecognized arguments: --x", "Error: Missing argument 'MODEL'.")
+TOOLS = (
+    'ops.cu(12): error: identifier "foo" is undefined',
+    "/tmp/jit/probe.cu:12:10: error: identifier 'foo' is undefined",
+    "probe.c:3:1: error: unknown type name",
+    "gcc: error: probe.c: No such file or directory",
+    "ninja: error: loading 'build.ninja': No such file or directory",
+    "Usage: POST /v1/chat/completions once ready",
+    "usage: 12 of 40 GiB",
+)
+
+
+@pytest.mark.parametrize("engine", [GENERIC, VLLM, SGLANG, TRANSFORMERS])
+def test_a_refused_command_line_is_a_death_and_what_a_compiler_says_is_none(engine):
+    def fatal(*lines: str) -> bool:
+        reader, finder = LogReader(engine), ErrorFinder(engine)
+        for line in reader.feed("".join(f"{text}\n" for text in lines).encode(), 1.0):
+            finder.read(line)
+        return finder.fatal is not None
+
+    assert [fatal("usage: serve.py [-h] [--port PORT]", text) for text in REFUSED] == [True, True]
+    assert [fatal("Usage: serve [OPTIONS] MODEL", "Try 'serve --help'", text) for text in REFUSED] == [
+        True
+    ] * 2
+    assert [text for text in TOOLS if fatal(text, "going on with the plain kernel")] == []
 
 
 @pytest.mark.parametrize(

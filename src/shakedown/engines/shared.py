@@ -82,8 +82,11 @@ DOWNLOADS: tuple[str, ...] = (
     r", in (?:snapshot_download|hf_hub_download)$",
 )
 
-# argparse and click refuse a command line with these, exit code 2.
-USAGE_REFUSED = r"^\S{1,80}: error: |^Error: No such (?:option|command)|^Usage: "
+# argparse and click refuse a command line with these, exit code 2; a compiler says "ops.cu(12): error: …".
+USAGE_REFUSED = (
+    r"^[^\s:/()]{1,80}: error: "
+    r"|^Error: (?:No such (?:option|command)|Missing (?:argument|option)|Invalid value|Got unexpected extra)"
+)
 USAGE_SHOWN = r"^usage: \S"
 
 _CUDA = frozenset({"cuda"})

@@ -29,7 +29,11 @@ _PREFIX = re.compile(
 _EXCEPTION = re.compile(r"^[A-Za-z_][\w.]{1,120}(?=: |:$|$)")
 _BARE_EXCEPTION = re.compile(r"^[A-Za-z_][\w.]{0,80}(?:Error|Exception): \S")
 _SOURCE = re.compile(r'^ *File "([^"]{1,400})", line \d+, in (.{1,120})$')
-_ARGPARSE = re.compile(r"^[^\s:]{1,80}: error: (.+)$")
+_ARGPARSE = re.compile(r"^[^\s:/()]{1,80}: error: (.+)$")
+# Both argparse and click show the usage first: "ninja: error: …" without it is a tool's, and may be survived.
+_REFUSED = re.compile(r"^(?:[^\s:/()]{1,80}: error|Error): ")
+_USAGE = re.compile(r"^[Uu]sage: \S")
+USAGE_S = 5.0  # from the usage to the refusal
 _LOUD = re.compile(
     r"Fatal Python error: |terminate called after|Segmentation fault|Bus error|\(core dumped\)"
     r"|CUDA error|Cuda error|\[Errno 98\]|[Aa]ddress already in use|Out of memory: Killed|oom-kill"
@@ -92,13 +96,16 @@ class ErrorFinder:
         self._repeats = Phrases(engine.not_a_cause)
         self._open: dict[tuple[str, int | None], _OpenTraceback] = {}
         self._record: tuple[str, int | None] = ("", None)  # whose prefix was the last
+        self._usage_s = float("-inf")
         self.errors: list[LoggedError] = []
         self.fatal: LoggedError | None = None  # the first line that says a required process has died
         self.last_words = ""  # the latest line that complains, of programs without exceptions
 
     def read(self, line: WatchedLine) -> None:
         text = _PREFIX.sub("", line.text, count=1)
-        if self.fatal is None and self._fatal(line.text):
+        if _USAGE.match(text):
+            self._usage_s = line.line.at_s
+        if self.fatal is None and self._fatal(line.text) and not self._is_tools(line, text):
             self.fatal = self._error(line, text, strength=1)
         key = self._key_of(line)
         if TRACEBACK in text:
@@ -110,6 +117,10 @@ class ErrorFinder:
             self._follow(key, self._open[key], line, text)
         else:
             self._read_loose(line, text)
+
+    def _is_tools(self, line: WatchedLine, text: str) -> bool:
+        """Whether what looks like a refused command line is not the launch's."""
+        return bool(_REFUSED.match(text)) and line.line.at_s - self._usage_s > USAGE_S
 
     def _key_of(self, line: WatchedLine) -> tuple[str, int | None]:
         """Whose traceback a line belongs to.
@@ -195,7 +206,8 @@ class ErrorFinder:
 
     def _read_loose(self, line: WatchedLine, text: str) -> None:
         if usage := _ARGPARSE.match(text):
-            self._keep(self._error(line, f"error: {usage[1]}", strength=2))
+            strength = 1 if self._is_tools(line, text) else 2
+            self._keep(self._error(line, f"error: {usage[1]}", strength=strength))
         elif not line.noise and (_LOUD.search(text, 0, 1000) or _BARE_EXCEPTION.match(text)):
             self._keep(self._error(line, _without_module(text), strength=1))
         elif not line.noise and _COMPLAINT.search(text, 0, 1000) and not _CALM.search(line.text, 0, 1000):
