@@ -6,6 +6,7 @@ It never takes the last error for the cause: what dies later only repeats it.
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from shakedown.core import Engine, Exit
@@ -231,25 +232,25 @@ class ErrorFinder:
 
     @property
     def first(self) -> LoggedError | None:
-        """The error that names the cause, or the first that repeats it if nothing does.
-
-        A traceback that was caught and printed long before the death does not count where a line
-        announces the death: the announcement and its traceback come together.
-        """
-        candidates = self.errors
-        if self.fatal is not None:
-            around = self.fatal.at_s - 5.0
-            candidates = [e for e in self.errors if e.at_s >= around] or self.errors
-        for strength in (2, 1, 0):
-            for error in sorted(candidates, key=lambda e: e.number):
-                if error.strength == strength:
-                    return error
-        return self.fatal
+        """Of all errors; which of them were survived is not known here (see `survived.told`)."""
+        return first_of(self.errors, self.fatal)
 
     @property
     def last_s(self) -> float | None:
         """When the latest error that names a cause was printed."""
         return max((e.at_s for e in self.errors if e.strength == 2), default=None)
+
+
+def first_of(errors: Sequence[LoggedError], fatal: LoggedError | None) -> LoggedError | None:
+    """The error that names the cause, or the first that repeats it if nothing does.
+
+    A traceback that was caught and printed long before the death does not count where a line
+    announces the death: the announcement and its traceback come together.
+    """
+    candidates = errors
+    if fatal is not None:
+        candidates = [e for e in errors if e.at_s >= fatal.at_s - 5.0] or errors
+    return min(candidates, key=lambda e: (-e.strength, e.number), default=fatal)
 
 
 def fingerprint(cause: str) -> str:

@@ -9,8 +9,7 @@ from shakedown.core import Verdict
 from shakedown.watch.causes import LoggedError, describe_exit, fingerprint, says_held_port
 from shakedown.watch.proc import Vanished
 from shakedown.watch.situation import Decision, Limits, Situation, State
-
-LIVED_ON_S = 30.0  # progress this long after a "fatal" line: others go on, or it was not fatal
+from shakedown.watch.survived import LIVED_ON_S
 
 
 def ended(s: Situation, limits: Limits) -> Decision:
@@ -75,6 +74,8 @@ def _cause(s: Situation) -> str:
         return s.error.text
     if lost := _lost_process(s):
         return f"{lost.name} died without an exception (killed by a signal, or out of memory?)"
+    if s.error is not None and s.error.strength == 0 and s.earlier is not None:
+        return s.earlier.text  # "see the root cause above"
     if s.error is not None:
         return s.error.text
     return describe_exit(s.exit, s.last_words) if s.exit is not None else "a required process has died"

@@ -8,16 +8,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from shakedown.core import Evidence
-from shakedown.watch.causes import LoggedError
 from shakedown.watch.proc import Progress
+from shakedown.watch.survived import Told
 
 PLACES_TOLD = 12  # of a traceback, innermost first
 
 
-def first_evidence(
-    error: LoggedError | None, progress: Progress | None, progress_s: float
-) -> Iterator[Evidence]:
-    """The most telling: the first error, then the last movement."""
+def first_evidence(told: Told, progress: Progress | None, progress_s: float) -> Iterator[Evidence]:
+    """The most telling: the first error, then the last movement. An earlier one explains little."""
+    error, earlier = told.error, told.earlier
     if error is not None:
         yield Evidence(kind="log", text=error.text, at_s=error.at_s, pid=error.pid)
         if error.places:
@@ -26,6 +25,8 @@ def first_evidence(
     if progress is not None:
         text = f"last hard progress: {spoken(progress)}"
         yield Evidence(kind="progress", text=text, at_s=progress_s, pid=progress.pid)
+    if earlier is not None:
+        yield Evidence(kind="log", text=f"earlier: {earlier.text}", at_s=earlier.at_s, pid=earlier.pid)
 
 
 def spoken(progress: Progress) -> str:

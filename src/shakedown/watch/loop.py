@@ -12,6 +12,7 @@ from dataclasses import replace
 from shakedown.core import (
     Engine,
     Evidence,
+    Exit,
     Host,
     Judgement,
     Loading,
@@ -30,6 +31,7 @@ from shakedown.watch.quiet import Quiet
 from shakedown.watch.readings import Readings
 from shakedown.watch.situation import Decision, Limits, Situation, State
 from shakedown.watch.stacks import phase_of
+from shakedown.watch.survived import Movements, Told, told
 
 KEPT_LINES = 5000
 FEEDS_PER_STEP = 4
@@ -49,6 +51,8 @@ class Watcher:
         self._errors = ErrorFinder(engine)
         self._timeline = Timeline(engine)
         self._load = LoadMeter()
+        self._movements = Movements()
+        self._told = Told(error=None)
         self._readings = Readings(host, run, engine, port, self._limits)
         self._offset = 0
         self._lines: deque[WatchedLine] = deque(maxlen=KEPT_LINES)
@@ -181,15 +185,22 @@ class Watcher:
         if not moved:
             return
         self._quiet.end(moved[-1], self._phase, self._now_s)
+        self._movements.add(moved, self._now_s)
         self._expected_since_s = None
         self._readings.forget_rounds(self._now_s, keep=moved[-1].signal == "stack")
+
+    def _tell(self, exit_: Exit | None) -> Told:
+        """What the log says of an end that is now, or was when the leader exited."""
+        end_s = self._now_s if self._exit_since_s is None else self._exit_since_s
+        return told(self._errors, self._movements, self._readings.vanished, exit_, end_s)
 
     def _situation(self) -> Situation:
         now_s, readings = self._now_s, self._readings
         exit_ = self._host.exit_of(self._run)
         if exit_ is not None and self._exit_since_s is None:
             self._exit_since_s = now_s
-        error = self._errors.first
+        found = self._told = self._tell(exit_)
+        error = found.error
         dying = exit_ is not None or self._errors.fatal is not None
         if error is not None and dying and (phase := phase_of(error.places, self._engine)) is not None:
             self._timeline.enter(error.rank, phase, error.at_s)
@@ -205,6 +216,7 @@ class Watcher:
             rounds_span_s=readings.rounds.span_s,
             met_expected_s=0.0 if self._expected_since_s is None else now_s - self._expected_since_s,
             error=error,
+            earlier=found.earlier,
             last_error_s=self._errors.last_s,
             fatal=self._errors.fatal,
             last_words=self._errors.last_words,
@@ -265,7 +277,7 @@ class Watcher:
 
     def _evidence(self) -> tuple[Evidence, ...]:
         """The most telling first: the first error, the last movement, every process, what was not read."""
-        found = first_evidence(self._errors.first, self._quiet.progress, self._quiet.progress_s)
+        found = first_evidence(self._told, self._quiet.progress, self._quiet.progress_s)
         return (*found, *self._readings.evidence(self._now_s))
 
     def _freeze(self, new_lines: tuple[WatchedLine, ...]) -> Assessment:

@@ -125,7 +125,8 @@ class Situation:
     `quiet_s` is the time since the last hard progress, `budget_s` how much of it this phase may have;
     once ready, `quiet_s` counts only while a request is in flight (see `silence`).
     `rounds` counts the looks at all stacks in this quiet spell, `rounds_over` those after the budget,
-    `rounds_span_s` the time the latter cover.
+    `rounds_span_s` the time the latter cover. `error` names the cause where this is an end, `earlier` is
+    the log's first error where that is another.
     """
 
     now_s: float
@@ -138,6 +139,7 @@ class Situation:
     rounds_span_s: float = 0.0
     met_expected_s: float = 0.0  # for how long the expected failure has been in sight
     error: LoggedError | None = None
+    earlier: LoggedError | None = None
     last_error_s: float | None = None
     fatal: LoggedError | None = None
     last_words: str = ""
