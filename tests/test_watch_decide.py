@@ -34,6 +34,7 @@ views = st.builds(
     name=st.sampled_from(["server", "worker"]),
     state=st.sampled_from("SRTDZ"),
     state_s=st.floats(0, 300),
+    state_looks=st.integers(1, 30),
     wchan=st.sampled_from(["", "futex_wait", "request_wait_answer"]),
     cpu_share=st.one_of(st.none(), st.floats(0, 2)),
     frames=frames,
@@ -255,6 +256,22 @@ def test_a_stopped_process_is_said_at_once_and_a_tracker_never():
     assert decide(silent(asleep(1, state="T"), quiet_s=2), LIMITS).wait is Wait.STOPPED
     assert decide(silent(asleep(1, state="T", state_s=1), quiet_s=2), LIMITS).verdict is None
     assert decide(silent(asleep(1, state="T", tracker=True), quiet_s=2), LIMITS).verdict is None
+
+
+def test_uninterruptible_sleep_takes_as_long_as_the_phase_is_known_to_and_many_looks():
+    s = silent(asleep(1, state="D", state_s=25, state_looks=25), quiet_s=25, rounds=0, rounds_over=0)
+    assert decide(s, LIMITS).wait is Wait.BLOCKED_IO
+    assert (
+        decide(replace(s, processes=(asleep(1, state="D", state_s=25, state_looks=2),)), LIMITS).verdict
+        is None
+    )
+    learnt = Limits(learnt={Phase.DIST_INIT: 60.0})
+    assert decide(replace(s, budget_s=60), learnt).verdict is None
+    assert decide(replace(s, budget_s=45), LIMITS).verdict is None  # a silence of 30 s had proved healthy
+    longer = (asleep(1, state="D", state_s=61, state_looks=60),)
+    late = replace(s, budget_s=60, quiet_s=61, processes=longer)
+    assert decide(late, learnt).wait is Wait.BLOCKED_IO
+    assert decide(late, Limits(learnt={Phase.DIST_INIT: 15.0})).wait is Wait.BLOCKED_IO
 
 
 def test_a_wait_that_the_engine_ends_by_itself_is_said_at_once_and_left_to_it_but_no_longer():

@@ -403,6 +403,30 @@ def test_uninterruptible_sleep_is_said_after_twenty_seconds():
     assert assessment.quiet_s <= 23
 
 
+def blocked_between(first_s: float, last_s: float):
+    def launch(at_s: float):
+        grown = min(at_s, first_s) + max(0.0, at_s - last_s)
+        state = "D" if first_s <= at_s < last_s else "S"
+        return [process(rss_bytes=int(100 + 10 * grown) * MIB, state=state)]
+
+    return launch
+
+
+def test_a_slow_disk_that_earlier_launches_have_shown_is_waited_for():
+    known, unknown = Script(blocked_between(10, 55)), Script(blocked_between(10, 55))
+    learnt = Limits(learnt={Phase.IMPORT: 60.0})
+    assert run_until(known, watch(known, limits=learnt), 100).judgement is None
+    assert run_until(unknown, watch(unknown), 100).judgement.wait is Wait.BLOCKED_IO
+
+
+def test_where_all_stood_still_for_a_minute_two_looks_prove_no_uninterruptible_sleep():
+    host = Script(blocked_between(10, 73))
+    watcher = watch(host)
+    assert run_until(host, watcher, 11).state is State.MOVING
+    host.advance(60)
+    assert run_until(host, watcher, 60).judgement is None
+
+
 def test_without_any_stack_the_verdict_comes_later_and_says_what_was_not_read():
     host = Script(still)
     assessment = run_until(host, watch(host), 120)

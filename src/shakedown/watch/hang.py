@@ -33,7 +33,7 @@ def stuck_at_once(s: Situation, limits: Limits) -> Decision | None:
     for p in s.living:
         if p.state == "T" and p.state_s >= limits.stopped_s:
             text, kind, mend = f"{p.name} is stopped (state T for {p.state_s:.0f} s)", Wait.STOPPED, "SIGCONT"
-        elif p.state == "D" and min(p.state_s, s.quiet_s) >= limits.blocked_s:
+        elif p.state == "D" and _is_blocked(s, limits, p):
             text = f"{p.name} is in uninterruptible sleep for {p.state_s:.0f} s{_in(p)}"
             kind, mend = Wait.BLOCKED_IO, "an answer of the disk, driver or file system"
         else:
@@ -43,6 +43,16 @@ def stuck_at_once(s: Situation, limits: Limits) -> Decision | None:
         note = f"{text}; left to the engine's own timer of {limits.own_s[s.phase]:.0f} s"
         return Decision(state=State.SUSPECT, suspect=_as_suspect(p), note=note)
     return None
+
+
+def _is_blocked(s: Situation, limits: Limits, p: ProcessView) -> bool:
+    """Whether uninterruptible sleep has lasted longer than this phase is known to be silent.
+
+    Seen again and again: where everything stood still for a while, two looks may be a minute apart.
+    """
+    known = s.phase in limits.learnt or s.budget_s > limits.suspect_s  # from earlier launches, or this one
+    least_s = max(limits.blocked_s, s.budget_s if known else 0.0)
+    return min(p.state_s, s.quiet_s) >= least_s and p.state_looks >= limits.blocked_looks
 
 
 def silent(s: Situation, limits: Limits) -> Decision:

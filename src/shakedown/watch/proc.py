@@ -60,6 +60,7 @@ class Memory:
     first_s: float
     state_since_s: float
     rss_mark: int
+    state_looks: int = 1  # in a row that found its state
     window: deque[tuple[float, ProcessSample]] = field(default_factory=deque)
 
     @property
@@ -125,7 +126,8 @@ class ProcessBook:
 
     def _compare(self, memory: Memory, sample: ProcessSample, at_s: float) -> list[Progress]:
         if sample.state != memory.sample.state:
-            memory.state_since_s = at_s
+            memory.state_since_s, memory.state_looks = at_s, 0
+        memory.state_looks += 1
         memory.sample = sample
         memory.window.append((at_s, sample))
         while len(memory.window) > 2 and at_s - memory.window[1][0] >= SHARE_WINDOW_S:

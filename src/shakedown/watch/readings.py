@@ -218,6 +218,7 @@ class Readings:
             name=sample.name,
             state=sample.state,
             state_s=memory.state_s(now_s),
+            state_looks=memory.state_looks,
             wchan="" if sample.wchan == "0" else sample.wchan,
             cpu_share=memory.cpu_share(),
             frames=seen.frames,

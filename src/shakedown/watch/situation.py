@@ -46,6 +46,7 @@ class Limits:
     hard_s: Mapping[Phase, float] = field(default_factory=lambda: HARD_LIMITS_S)
     stopped_s: float = 2.0
     blocked_s: float = 20.0
+    blocked_looks: int = 5  # that found the same state
     settle_s: float = 5.0  # of silence after a fatal line
     round_s: float = 5.0  # between stacks
     rounds: int = 3
@@ -81,10 +82,10 @@ class LockWait:
 class ProcessView:
     """One live process as the readings leave it. `frames` are () where its stack could not be read.
 
-    `cpu_share` is in cores, `state_s` how long it has been in its state, `waits` that its stack waits
-    for another process of the launch, `meets` that it waits where all ranks must come, `idle` that it
-    polls for requests, `computes` and `spins` what its stack says of a busy core, `starved` that it wants
-    a core whatever it gets.
+    `cpu_share` is in cores, `state_s` how long it has been in its state, `state_looks` in how many looks
+    without a break, `waits` that its stack waits for another process of the launch, `meets` that it waits
+    where all ranks must come, `idle` that it polls for requests, `computes` and `spins` what its stack says
+    of a busy core, `starved` that it wants a core whatever it gets.
     """
 
     pid: int
@@ -102,6 +103,7 @@ class ProcessView:
     computes: bool = False
     spins: bool = False
     gpu_busy: bool = False
+    state_looks: int = 1
     starved: bool = False
     lock: LockWait | None = None
 
