@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 from host_runs import BAD_SERVERS, family_in, is_alive, launch_of, wait_for
 
+from shakedown.core import Exit, Missing
 from shakedown.host import procfs
 from shakedown.host.local import LocalHost
 from shakedown.host.shm import ShmWatch, named_in
@@ -112,10 +113,11 @@ def test_a_killed_supervisor_leaves_nothing_unended(host, places, bystander):
     wait_for(lambda: len(host.processes(run)) == 4)
     os.kill(run.supervisor.pid, signal.SIGKILL)
     wait_for(lambda: not is_alive(run.supervisor))
-    assert host.exit_of(run) is None
+    assert isinstance(host.exit_of(run), Missing)
+    assert is_alive(run.leader)
     host.end(run, grace_s=0)
     assert not any(is_alive(process) for process in family.values())
-    assert host.exit_of(run) is not None
+    assert isinstance(host.exit_of(run), Exit)
 
 
 def test_ending_twice_is_fine(host, places):

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from host_runs import is_alive
 
 from shakedown.core import Ending, Evidence, RecordState, Run, TrialRecord, Verdict
 from shakedown.core.launches import Launch
@@ -119,3 +121,52 @@ def test_an_interrupted_trial_stays_open_although_its_machine_is_lost(tmp_path):
         recorded(tmp_path, Lost(), "import time; time.sleep(60)", press)
     with Ledger.open(tmp_path / "ledger.db") as ledger:
         assert [record.state for record in ledger.runs()] == [RecordState.OPEN]
+
+
+class Bereft(Lost):
+    """A machine whose memory runs out: the kernel takes the supervisor of the first launch it is told of."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.runs: list[Run] = []
+
+    def start(self, launch: Launch, folder: Path, *, detach: bool = False) -> Run:
+        self.runs.append(super().start(launch, folder, detach=detach))
+        return self.runs[-1]
+
+    def end(self, run: Run, *, grace_s: float) -> Ending:
+        return LocalHost.end(self, run, grace_s=grace_s)
+
+    def bereave(self, assessment: Assessment) -> None:
+        if is_alive(self.runs[0].supervisor):
+            os.kill(self.runs[0].supervisor.pid, signal.SIGKILL)
+
+
+TALKS = "import time\nfor n in range(600): print('block', 'abcdef'[n % 6] * n, flush=True); time.sleep(0.2)"
+
+
+def test_a_launch_whose_supervisor_is_killed_is_undecided_and_ended_and_never_hung(tmp_path):
+    """Nobody takes in what it says any more: a healthy one was called hung."""
+    host = Bereft()
+    record = recorded(tmp_path, host, TALKS, host.bereave)
+    judgement = record.judgement
+    assert judgement is not None
+    assert (judgement.verdict, judgement.environment) == (Verdict.UNDECIDED, True)
+    assert judgement.cause.startswith(f"its supervisor (pid {host.runs[0].supervisor.pid}) was killed")
+    assert "its log is blind from then on" in judgement.cause
+    assert not any(character.isdigit() for character in judgement.fingerprint)
+    assert not is_alive(host.runs[0].leader)
+
+
+def test_a_launch_that_goes_with_its_supervisor_has_exited(tmp_path):
+    host = Bereft()
+
+    def take_both(assessment: Assessment) -> None:
+        host.bereave(assessment)
+        if is_alive(host.runs[0].leader):
+            os.kill(host.runs[0].leader.pid, signal.SIGKILL)
+
+    judgement = recorded(tmp_path, host, TALKS, take_both).judgement
+    assert judgement is not None
+    assert judgement.verdict is Verdict.CRASHED
+    assert judgement.cause == "ended, and nobody was left to see how"

@@ -144,13 +144,19 @@ class LocalHost(Here):
         """Whole redacted lines from `offset` on (at most 4 MiB), and where to go on."""
         return segments.read_log(run.folder, offset)
 
-    def exit_of(self, run: Run) -> Exit | None:
+    def exit_of(self, run: Run) -> Exit | Missing | None:
+        """Missing where the leader lives and its supervisor was killed: nobody takes its output in."""
+        supervised = is_supervised(run)  # asked first: the last thing it does is to write its state
         state = self._state(run)
         if state and state.exit:
             return Exit(code=state.exit[0], signal=state.exit[1])
-        if procfs.is_alive(run.leader.pid, run.leader.started_ticks) or is_supervised(run):
+        if supervised:
             return None
-        return Exit(code=None, signal=None)  # the one who would have seen it is dead too
+        if not procfs.is_alive(run.leader.pid, run.leader.started_ticks):
+            return Exit(code=None, signal=None)  # the one who would have seen it is dead too
+        if state and state.ended:
+            return None
+        return Missing(what="exit", why=f"its supervisor (pid {run.supervisor.pid}) was killed")
 
     def stacks(self, pid: int, *, native: bool = False) -> StackDump | Missing:
         return stacks.dump_stacks(pid, native=native)

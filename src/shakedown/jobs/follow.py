@@ -9,7 +9,7 @@ import time
 from contextlib import ExitStack, closing
 from pathlib import Path
 
-from shakedown.core import RecordState, SearchRecord, TrialRecord
+from shakedown.core import Exit, RecordState, SearchRecord, TrialRecord
 from shakedown.engines import engine_named
 from shakedown.errors import HostProblem, Interrupted, UsageError
 from shakedown.host.machine import Machine
@@ -50,7 +50,7 @@ class Sight:
             at_s=at_s,
             title=self._record.id,
             phase=self._timeline.common,
-            state="running" if self._host.exit_of(run) is None else "exited",
+            state="exited" if isinstance(self._host.exit_of(run), Exit) else "running",
             quiet_s=quiet_s(self._record.folder),
             lines=tuple((seen.line, seen.noise) for seen in lines),
         )

@@ -15,6 +15,8 @@ def decide(s: Situation, limits: Limits) -> Decision:
     """The one question: moving, quiet, suspect, or over?"""
     if s.exit is not None:
         return ended(s, limits)
+    if s.blind:
+        return _unsupervised(s, limits)
     if (decision := died_inside(s, limits)) or (decision := stuck_at_once(s, limits)):
         return decision
     if s.quiet_s < limits.quiet_s:
@@ -29,6 +31,21 @@ def decide(s: Situation, limits: Limits) -> Decision:
     if s.rounds_over < limits.rounds:
         return Decision(state=State.SUSPECT, suspect=hang.suspect, note="looking at all stacks")
     return hang
+
+
+def _unsupervised(s: Situation, limits: Limits) -> Decision:
+    """Its silence says nothing any more. A moment is left for the leader, which may be dying with it."""
+    if s.blind_s < limits.settle_s:
+        return Decision(state=State.QUIET, note=s.blind)
+    return Decision(
+        state=State.FINAL,
+        verdict=Verdict.UNDECIDED,
+        cause=f"{s.blind} (out of memory?): its log is blind from then on, and it may be healthy",
+        fingerprint="unsupervised",
+        exited=False,
+        environment=True,
+        would_change="a supervisor that lives",
+    )
 
 
 def foresee(s: Situation, limits: Limits) -> Decision:

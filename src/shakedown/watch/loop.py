@@ -16,6 +16,7 @@ from shakedown.core import (
     Host,
     Judgement,
     Loading,
+    Missing,
     Phase,
     Run,
 )
@@ -58,6 +59,7 @@ class Watcher:
         self._lines: deque[WatchedLine] = deque(maxlen=KEPT_LINES)
         self._quiet = Quiet(self._limits)
         self._exit_since_s: float | None = None
+        self._blind_since_s: float | None = None
         self._echo_until_s = 0.0
         self._expected_since_s: float | None = None
         self._signalled = False
@@ -189,6 +191,16 @@ class Watcher:
         self._expected_since_s = None
         self._readings.forget_rounds(self._now_s, keep=moved[-1].signal == "stack")
 
+    def _read_exit(self) -> tuple[Exit | None, str]:
+        """How the leader ended, or why nobody would see that; both are dated."""
+        found = self._host.exit_of(self._run)
+        if isinstance(found, Missing):
+            self._blind_since_s = self._now_s if self._blind_since_s is None else self._blind_since_s
+            return None, found.why
+        if found is not None and self._exit_since_s is None:
+            self._exit_since_s = self._now_s
+        return found, ""
+
     def _tell(self, exit_: Exit | None) -> Told:
         """What the log says of an end that is now, or was when the leader exited."""
         end_s = self._now_s if self._exit_since_s is None else self._exit_since_s
@@ -196,9 +208,7 @@ class Watcher:
 
     def _situation(self) -> Situation:
         now_s, readings = self._now_s, self._readings
-        exit_ = self._host.exit_of(self._run)
-        if exit_ is not None and self._exit_since_s is None:
-            self._exit_since_s = now_s
+        exit_, blind = self._read_exit()
         found = self._told = self._tell(exit_)
         error = found.error
         dying = exit_ is not None or self._errors.fatal is not None
@@ -222,6 +232,8 @@ class Watcher:
             last_words=self._errors.last_words,
             exit=exit_,
             exit_age_s=0.0 if self._exit_since_s is None else now_s - self._exit_since_s,
+            blind=blind,
+            blind_s=0.0 if self._blind_since_s is None else now_s - self._blind_since_s,
             vanished=readings.vanished,
             port_is_foreign=foreign and readings.port_is_foreign(),
         )

@@ -128,7 +128,8 @@ class Situation:
     once ready, `quiet_s` counts only while a request is in flight (see `silence`).
     `rounds` counts the looks at all stacks in this quiet spell, `rounds_over` those after the budget,
     `rounds_span_s` the time the latter cover. `error` names the cause where this is an end, `earlier` is
-    the log's first error where that is another.
+    the log's first error where that is another. `blind` is why neither log nor exit can be read any more,
+    `blind_s` for how long.
     """
 
     now_s: float
@@ -147,6 +148,8 @@ class Situation:
     last_words: str = ""
     exit: Exit | None = None
     exit_age_s: float = 0.0
+    blind: str = ""
+    blind_s: float = 0.0
     vanished: tuple[Vanished, ...] = ()
     port_is_foreign: bool = False
 

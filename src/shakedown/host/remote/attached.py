@@ -85,8 +85,8 @@ class FarAttached(Onlooker):
         self._home.add(data, max(offset, self._home.offset), after + self._shift)
         return data, after + self._shift
 
-    def exit_of(self, run: Run) -> Exit | None:
-        found: Exit | None = self._reading("exit_of", self._there)
+    def exit_of(self, run: Run) -> Exit | Missing | None:
+        found: Exit | Missing | None = self._reading("exit_of", self._there)
         return found
 
     def listener(self, port: int, run: Run | None = None) -> Listener | None:

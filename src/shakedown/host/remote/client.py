@@ -154,8 +154,8 @@ class RemoteHost(Here):
         self._log(run.folder).add(data, offset, after)
         return data, after
 
-    def exit_of(self, run: Run) -> Exit | None:
-        found: Exit | None = self.call("exit_of", self._there(run))
+    def exit_of(self, run: Run) -> Exit | Missing | None:
+        found: Exit | Missing | None = self.call("exit_of", self._there(run))
         return found
 
     def stacks(self, pid: int, *, native: bool = False) -> StackDump | Missing:
