@@ -191,3 +191,51 @@ def test_a_mark_that_we_cannot_read_is_not_measured(monkeypatch):
         story.go_on(60)
     assert story.judgement.verdict is Verdict.UNDECIDED
     assert "tokens_per_s could not be measured: ValueError" in story.judgement.cause
+
+
+def loading(target: Target, launch=lambda t: [process(minor_faults=int(22_000 * t))], lines=()) -> Story:
+    """It listens, and nothing has said that it is ready; the story is told until it is asked."""
+    host = Script(launch, lines=lines, stacks=stuck, listener=OURS)
+    story = Story(host, Asking(target, None, lambda: host.clock_s() - host.run.started_s))
+    story.go_on(12)
+    return story
+
+
+@pytest.mark.parametrize("fault", ["loads", "no_routes"])
+def test_a_server_that_listens_while_it_loads_is_asked_again(fault):
+    with serving("http_model.py", "--fault", fault, health_path=None, engine="generic") as target:
+        story = loading(target)
+        story.wait(lambda: story.asker.report)
+        assert story.asker.early is not None
+        story.go_on(30)
+    assert story.judgement.verdict is Verdict.SERVES
+
+
+def test_a_server_that_still_loads_was_told_no_request_and_goes_on_being_watched():
+    with serving("http_model.py", "--fault", "loads_for_ever", health_path=None, engine="generic") as target:
+        story = loading(target)
+        story.wait(lambda: story.asker.early)
+        story.go_on(60)
+        assert (story.judgement, story.asker.report) == (None, None)
+        assert {span.phase for span in story.watcher.step().phases} == {Phase.IMPORT}
+
+
+@pytest.mark.parametrize("says_ready", [False, True])
+def test_one_that_does_not_move_or_has_said_ready_is_not_waited_for(says_ready):
+    lines = READY if says_ready else ()
+    with serving("http_model.py", "--fault", "loads_for_ever", health_path=None, engine="generic") as target:
+        story = loading(target, still, lines)
+        story.go_on(0 if says_ready else 33)
+        story.wait(lambda: story.asker.report)
+        story.go_on(60)
+    assert story.judgement.verdict is Verdict.UNDECIDED
+    assert "not ready (503): Loading model" in story.judgement.cause
+
+
+def test_only_a_2xx_of_a_page_that_the_user_named_means_ready():
+    page = {"health_path": "/ready", "health_is_named": True, "engine": "generic"}
+    with serving("http_model.py", "--fault", "ready_page", **page) as target:
+        story = loading(target)
+        story.wait(lambda: story.asker.report)
+        story.go_on(30)
+    assert story.judgement.verdict is Verdict.SERVES

@@ -6,12 +6,14 @@ import os
 import signal
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from host_runs import is_alive
+from probe_servers import serving
 
-from shakedown.core import Ending, Evidence, RecordState, Run, TrialRecord, Verdict
+from shakedown.core import Ending, Evidence, Listener, RecordState, Run, TrialRecord, Verdict
 from shakedown.core.launches import Launch
 from shakedown.engines import engine_named
 from shakedown.errors import HostProblem
@@ -170,3 +172,20 @@ def test_a_launch_that_goes_with_its_supervisor_has_exited(tmp_path):
     assert judgement is not None
     assert judgement.verdict is Verdict.CRASHED
     assert judgement.cause == "ended, and nobody was left to see how"
+LOADS = "import time; [(print('part', c, flush=True), time.sleep(0.5)) for c in 'abcdefghijklmnopqrstuvwxyz']"
+
+
+def test_the_deadline_ends_a_server_that_loads_for_ever(tmp_path):
+    """It answers 503 and goes on moving; what it said last is told."""
+    with serving("http_model.py", "--fault", "loads_for_ever", engine="generic", health_path=None) as target:
+
+        class Listens(LocalHost):
+            def listener(self, port: int, run: Run | None = None) -> Listener | None:
+                return Listener(port=port, pid=None, program="server", ours=True) if run else None
+
+        asked = {"target": target, "port": 8000, "passed_log": None, "deadline_s": 6.0}
+        given = replace(subject(tmp_path, LOADS), **asked)
+        with Ledger.open(tmp_path / "ledger.db") as ledger:
+            record = run_recorded(ledger, Listens(), given, Occasion(), nobody)
+    assert "deadline" in record.judgement.cause
+    assert "Loading model" in told(record, "canary plain")

@@ -25,6 +25,7 @@ CHAT_FIELDS = {"model", "messages", "prompt", "max_tokens", "temperature", "stre
 options = argparse.Namespace(pace=0.0, noise=0.0, wait=0.0, accept=0.0)
 rounds = {"drafts": 0.0, "accepted_tokens": 0.0}
 busy: list[int] = []
+seen: list[str] = []  # what a server that is `late` has been asked
 stuck = threading.Event()
 
 
@@ -96,9 +97,28 @@ class Server(BaseHTTPRequestHandler):
             return False
         return True
 
+    def is_late(self) -> bool:
+        """It listens before it has loaded; how long that takes is counted in requests."""
+        fault = options.fault
+        if fault == "ready_page" and self.command == "POST" and len(seen) < 8:
+            os._exit(3)  # it was asked before its own page had said that it is ready
+        late = (
+            fault == "no_routes"
+            or (fault == "ready_page" and self.path == "/ready")
+            or (fault in {"loads", "loads_for_ever"} and self.command == "POST")
+        )
+        if not late or (len(seen) >= 8 and fault != "loads_for_ever"):
+            return False
+        seen.append(self.path)
+        status = 503 if fault.startswith("loads") else 404
+        self.reply(status, {"error": {"message": "Not Found" if status == 404 else "Loading model"}})
+        return True
+
     def do_GET(self) -> None:
         path = self.path.removeprefix(options.root)
-        if path == "/health":
+        if self.is_late():
+            return
+        if path in {"/health", "/ready"}:
             self.reply(503 if options.fault == "starting" else 200, {})
         elif path == "/v1/models" and options.fault == "strict":
             self.reply(500, {"detail": "no such folder"})
@@ -114,6 +134,8 @@ class Server(BaseHTTPRequestHandler):
     def do_POST(self) -> None:
         body = json.loads(self.rfile.read(int(self.headers["content-length"])))
         path, fault = self.path.removeprefix(options.root), options.fault
+        if self.is_late():
+            return None
         if not self.path.startswith(options.root) or fault == "no_api":
             return self.reply(404, {"detail": "Not Found"})
         if not self.allowed():

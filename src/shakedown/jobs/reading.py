@@ -183,7 +183,10 @@ def target_of(command: Command, request: LaunchRequest, port: int | None) -> Tar
     health = engine.health_path
     if request.ready_url is not None:
         parts = urlsplit(request.ready_url)
-        base, health = f"{parts.scheme}://{parts.netloc}", parts.path or "/"
+        base, health = (
+            f"{parts.scheme}://{parts.netloc}",
+            parts._replace(scheme="", netloc="").geturl() or "/",
+        )
     else:
         address = command.value(*engine.host_flags) or ""
         if command.container and not command.container.shares_network:
@@ -199,6 +202,7 @@ def target_of(command: Command, request: LaunchRequest, port: int | None) -> Tar
         api_key=api_key(command),
         logprobs=engine.logprobs if engine.name != "generic" else LogprobStyle.ECHO,
         health_path=health,
+        health_is_named=request.ready_url is not None,
         engine=engine.name,
     )
 

@@ -3,7 +3,7 @@
 It never reads a process and never starts one.
 """
 
-from shakedown.probe.canary import CanaryReport, Heartbeat, Pulse, check, pulse
+from shakedown.probe.canary import CanaryReport, Heartbeat, Pulse, check, is_early, pulse
 from shakedown.probe.client import Failure, Target
 from shakedown.probe.marks import measure
 from shakedown.probe.numeric import Layer, LayerState
@@ -20,6 +20,7 @@ __all__ = [
     "ReadyState",
     "Target",
     "check",
+    "is_early",
     "measure",
     "poll",
     "pulse",

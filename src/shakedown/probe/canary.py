@@ -15,7 +15,7 @@ from shakedown.probe import numeric, passages
 from shakedown.probe.answers import Scored, quote, read_scored, read_text, refusal
 from shakedown.probe.client import Answer, Failure, Target
 from shakedown.probe.numeric import Layer, LayerState, unavailable
-from shakedown.probe.plain import Plain, Trouble, ask_plainly, died, explain
+from shakedown.probe.plain import NO_API, NOT_READY, Plain, Trouble, ask_plainly, died, explain
 from shakedown.probe.questions import Budget, ask_chat, ask_completion, ask_scored
 from shakedown.probe.ready import served_model
 from shakedown.probe.tasks import do_tasks
@@ -51,6 +51,11 @@ class CanaryReport:
     tokens_per_s: float | None
     text: str
     would_change: str
+
+
+def is_early(report: CanaryReport) -> bool:
+    """Whether a server that still loads would have answered so: "not ready", or no routes yet."""
+    return report.verdict is Verdict.UNDECIDED and report.fingerprint in {NO_API, NOT_READY}
 
 
 class Heartbeat(StrEnum):

@@ -29,7 +29,8 @@ LEAVE_S = 0.2  # what a cut request gets to end its thread tidily; after that it
 class Target:
     """A server to ask: where, under which name and with which key. `base_url` includes a root path.
 
-    `health_path` None: the engine has none. `token_only`: what it answers means nothing (random weights)
+    `health_path` None: the engine has none. `health_is_named`: a user named it, so that only a 2xx of it
+    means ready. `token_only`: what it answers means nothing (random weights)
     or does not matter now. `by_proxy`: the environment's proxies lead there, as to a URL on another machine
     that a user typed; never to a launch or a process of ours, whose key a proxy must not see.
     """
@@ -40,6 +41,7 @@ class Target:
     logprobs: LogprobStyle
     health_path: str | None
     engine: str
+    health_is_named: bool = False
     token_only: bool = False
     by_proxy: bool = False
 

@@ -20,7 +20,7 @@ PLAIN_TOKENS = 16
 PACE_TOKENS = 8
 PAGES = (MODELS, "/health", "/")
 PAGE_S = 2.0
-NO_API = "canary: no API"
+NO_API, NOT_READY = "canary: no API", "canary: 503"
 SLOW_TOKENS_PER_S = 1.0
 NO_SUCH_WAY = frozenset({400, 404, 405, 415, 422, 501})  # no chat template, no such path: try the other one
 NO_SUCH_PAGE = frozenset({404, 405, 501})
@@ -135,7 +135,7 @@ def explain(answer: Answer, spoken: Spoken, deadline_s: float) -> Trouble:
     if answer.status in DENIED:
         return _trouble(Verdict.UNDECIDED, f"the API key is missing or wrong ({answer.status})")
     if answer.status == 503:
-        return _trouble(Verdict.UNDECIDED, f"the server says it is not ready (503): {said}", "canary: 503")
+        return _trouble(Verdict.UNDECIDED, f"the server says it is not ready (503): {said}", NOT_READY)
     if answer.status is not None and answer.status >= 500:
         return _trouble(Verdict.CRASHED, f"the request failed with {answer.status}: {said}")
     if spoken.error and answer.status == 200:

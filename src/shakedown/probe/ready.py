@@ -41,7 +41,7 @@ def poll(target: Target, deadline_s: float = 2.0) -> Readiness:
     health = ""
     if target.health_path is not None:
         answer = send(target, target.health_path, deadline_s=budget.left_s(deadline_s / 2))
-        early = _not_yet(answer, target.health_path)
+        early = _not_yet(answer, target.health_path, only_2xx=target.health_is_named)
         if early is not None:
             return early
         health = f"{target.health_path} answers {answer.status}"
@@ -73,13 +73,14 @@ def _choose(target: Target, answer: Answer) -> str | None:
     return names[0] if names else target.model
 
 
-def _not_yet(answer: Answer, path: str) -> Readiness | None:
+def _not_yet(answer: Answer, path: str, *, only_2xx: bool = False) -> Readiness | None:
     """What an answer says if it is no reason for a canary; None if it is, or the page is not there."""
     if answer.failure is Failure.REFUSED:
         return Readiness(state=ReadyState.REFUSED, why="connection refused", failure=answer.failure)
     if answer.failure is not None:
         why = f"{path}: {answer.failure.value} {quote(answer.detail)}".rstrip()
         return Readiness(state=ReadyState.NOT_YET, why=why, failure=answer.failure)
-    if answer.status is not None and answer.status >= 500:  # SGLang says 503 until it has warmed up
+    # SGLang says 503 until it has warmed up; a page that a user names may be missing until then.
+    if answer.status is not None and (answer.status >= 500 or (only_2xx and answer.status // 100 != 2)):
         return Readiness(state=ReadyState.NOT_YET, why=f"{path} answers {answer.status}")
     return None

@@ -6,14 +6,23 @@ It never starts, signals or reads a process.
 from __future__ import annotations
 
 import threading
-import traceback
 from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 from typing import Protocol
 
-from shakedown.core import Evidence, Gap, Judgement, Mark, Measured, Phase, Verdict
-from shakedown.probe import CanaryReport, Failure, Readiness, ReadyState, Target, check, measure, poll
+from shakedown.core import Gap, Judgement, Mark, Measured, Phase, Verdict
+from shakedown.probe import (
+    CanaryReport,
+    Failure,
+    Readiness,
+    ReadyState,
+    Target,
+    check,
+    is_early,
+    measure,
+    poll,
+)
+from shakedown.trial.answered import broken_off, judge_answers, spelled
 from shakedown.trial.marks import Stated, judge_late, judge_marks, time_to_ready
 from shakedown.trial.ready_line import ReadyLine
 from shakedown.watch import Assessment, State
@@ -58,10 +67,13 @@ class Asking:
         self._answering = self._overdue = self._stands = False
         self._seen: Readiness | None = None
         self._not_yet_s = self._answered_s = 0.0
+        self._asked_s: float | None = None  # when the canary began that may have come too early
+        self._may_load = self._told = False
         self._sent = self._seen_sent = 0  # requests that measure marks
         self._reported_s: float | None = None
         self._measured: tuple[Measured, ...] = ()
         self.report: CanaryReport | None = None
+        self.early: CanaryReport | None = None  # the last one that came before it had loaded
 
     def step(self, assessment: Assessment, watcher: Told) -> Judgement | None:
         """Begins to ask once ours listens, and judges once the answers do and the watch has had its say."""
@@ -70,8 +82,9 @@ class Asking:
             if self._target is not None and self._is_up(assessment):
                 self._begin(self._target)
             return self._late(assessment) or self._unreached(assessment)
-        if not self._answering:
+        if not self._answering or self._only_looks(assessment):
             return self._late(assessment) or self._unreached(assessment)
+        self._told = True
         if assessment.phase.order < Phase.READY.order:
             watcher.enter(Phase.READY)
         report = self.report
@@ -116,11 +129,20 @@ class Asking:
             self._answering = True
 
     def _ask_on(self, target: Target) -> None:
+        while (report := self._ask_once(target)) is not None and self._came_early(report):
+            self._answering = False
+            self.early, self._not_yet_s = report, self._clock()
+            if self._abandoned.wait(READY_PAUSE_S):
+                return
+        self.report = report
+
+    def _ask_once(self, target: Target) -> CanaryReport | None:
+        """One canary, once it is worth one; None where nobody waits for it any more."""
         while not self._is_worth_a_canary(poll(target, READY_LOOK_S)):
             self._not_yet_s = self._clock()
             if self._abandoned.wait(READY_PAUSE_S):
-                return
-        self._answered_s = self._clock()
+                return None
+        self._answered_s = self._asked_s = self._clock()
         self._answering = True
         while True:
             before = self._gaps()
@@ -128,10 +150,27 @@ class Asking:
             if self._stated.expectations and report.verdict in {Verdict.SERVES, Verdict.SLOW}:
                 self._measured = self._measure(target)
             if self._gaps() == before:  # else the way there was broken, which is no answer of the server's
-                break
+                return report
             if self._abandoned.wait(READY_PAUSE_S):
-                return
-        self.report = report
+                return None
+
+    def _came_early(self, report: CanaryReport) -> bool:
+        """A server may listen, and list its model, minutes before it answers a request.
+
+        Once the watch was told of a request in flight there is no way back into a loading phase.
+        """
+        return self._may_load and not self._told and is_early(report)
+
+    def _only_looks(self, assessment: Assessment) -> bool:
+        """The first seconds of a canary are a look like any other while nothing has said that it is ready."""
+        asked_s = self._asked_s
+        return (
+            self._may_load
+            and not self._told
+            and self.report is None
+            and asked_s is not None
+            and assessment.now_s - asked_s < READY_LOOK_S
+        )
 
     def _measure(self, target: Target) -> tuple[Measured, ...]:
         stated, found = self._stated, []
@@ -171,6 +210,8 @@ class Asking:
         return seen.state is ReadyState.ANSWERING
 
     def _date(self, assessment: Assessment) -> None:
+        said_ready = any(span.phase.order >= Phase.READY.order for span in assessment.phases)
+        self._may_load = not said_ready and assessment.state in {State.MOVING, State.QUIET}
         said = [span.started_s for span in assessment.phases if span.phase is Phase.READY]
         self._overdue = bool(said) and assessment.now_s - min(said) >= UNREACHED_S
         moved = assessment.last_progress
@@ -212,39 +253,3 @@ class Asking:
         if waited_s > HANG_SHOWS_S:
             return judge_answers(replace(report, verdict=Verdict.UNDECIDED), assessment)
         return None
-
-
-def broken_off(problem: Exception, at_s: float) -> CanaryReport:
-    """What is left of a question that we could not ask to its end."""
-    *_, last = traceback.extract_tb(problem.__traceback__)
-    cause = f"an answer of the server could not be read: {spelled(problem)}"
-    place = f"{last.name} ({Path(last.filename).name}:{last.lineno})"
-    return CanaryReport(
-        verdict=Verdict.UNDECIDED,
-        cause=cause,
-        fingerprint=f"canary: {type(problem).__name__} in {last.name}",
-        evidence=(Evidence(kind="canary error", text=f"{cause}, in {place}", at_s=at_s),),
-        layers=(),
-        first_token_s=None,
-        tokens_per_s=None,
-        text="",
-        would_change="an answer that can be read; this is a fault of Shakedown's, worth a report",
-    )
-
-
-def spelled(problem: Exception) -> str:
-    return f"{type(problem).__name__}: {problem}"
-
-
-def judge_answers(report: CanaryReport, assessment: Assessment) -> Judgement:
-    """The server's answers as a judgement, with the phases and readings of the watch around it."""
-    return Judgement(
-        verdict=report.verdict,
-        phase=Phase.SERVING,
-        cause=report.cause,
-        fingerprint=report.fingerprint,
-        phases=assessment.phases,
-        evidence=(*report.evidence, *assessment.evidence),
-        would_change=report.would_change,
-        exited=False,
-    )

@@ -172,13 +172,13 @@ def observe(
             if passing is not None and (judgement := passing.step(assessment)) is not None:
                 return judgement
             if assessment.judgement is not None:
-                return joined(assessment.judgement, asking.report)
+                return joined(assessment.judgement, asking.report or asking.early)
             if (judgement := asking.step(assessment, watcher)) is not None:
                 return explained(judgement, subject.wrong_because)
             if getting_past is not None and (judgement := getting_past.step(assessment)) is not None:
                 return judgement
             if subject.deadline_s is not None and assessment.now_s >= subject.deadline_s:
-                return watcher.cut(f"cut by the deadline of {subject.deadline_s:.0f} s")
+                return joined(watcher.cut(f"cut by the deadline of {subject.deadline_s:.0f} s"), asking.early)
             time.sleep(STEP_S)
     finally:
         watcher.mark_signal()
