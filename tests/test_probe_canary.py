@@ -81,6 +81,15 @@ def test_numbers_that_cannot_be_had_are_not_a_fault(fault: str):
     assert LayerState.NOT_AVAILABLE in states(report).values()
 
 
+def test_an_unknown_server_owes_no_logprobs_as_long_as_it_goes_on_answering():
+    report = judge("logprobs_500", logprobs=LogprobStyle.ECHO, engine="generic")
+    assert report.verdict is Verdict.SERVES, report
+    assert states(report)["numeric"] is LayerState.NOT_AVAILABLE
+    for fault in ("logprobs_end", "logprobs_die"):
+        ended = judge(fault, logprobs=LogprobStyle.ECHO, engine="generic", deadline_s=2.0)
+        assert (ended.verdict, "logprobs path broken" in ended.cause) == (Verdict.CRASHED, True), ended
+
+
 @pytest.mark.parametrize("fault", ["strict", "chat_only"])
 def test_a_server_without_logprobs_is_judged_by_its_tasks(fault: str):
     report = judge(fault, logprobs=LogprobStyle.NONE, model="tiny", engine="transformers")

@@ -176,6 +176,9 @@ class Server(BaseHTTPRequestHandler):
             "logprobs_400": (400, "prompt_logprobs is not supported"),
             "nan_500": (500, "Out of range float values are not JSON compliant: nan"),
         }
+        if fault == "logprobs_end":  # says 500, and answers nothing from then on
+            stuck.set()
+            fault = "logprobs_500"
         if fault in answers:
             status, message = answers[fault]
             self.reply(status, {"error": {"message": message}})

@@ -32,6 +32,7 @@ WOULD_CHANGE = {
     Verdict.CRASHED: "the same request answered",
     Verdict.UNDECIDED: "an answer with a token in it, or log-probabilities that decide",
 }
+PROMISES_NOTHING = frozenset({"generic"})  # an unknown server owes no log-probabilities
 NOT_FINITE = ("out of range float", "nan", "not json compliant")  # what a server says that met a NaN
 
 
@@ -229,7 +230,8 @@ def _read_passages(case: _Case, scored: dict[str, Scored]) -> Trouble | None:
         case.step(f"log-probabilities: {name}")
         tokens = DECODED_TOKENS if name == "prose" else 1
         answer = ask_scored(case.target, text, max_tokens=tokens, budget=budget)
-        trouble = _logprobs_trouble(case, answer)
+        owed = bool(scored) or case.target.engine not in PROMISES_NOTHING
+        trouble = _logprobs_trouble(case, answer, owed=owed)
         if trouble is not None:
             return trouble
         found = read_scored(answer) if answer.ok else refusal(answer)
@@ -247,16 +249,27 @@ def _read_passages(case: _Case, scored: dict[str, Scored]) -> Trouble | None:
     return None
 
 
-def _logprobs_trouble(case: _Case, answer: Answer) -> Trouble | None:
-    """A server that dies of log-probabilities, chokes on a NaN in them, or never comes back from them."""
+def _logprobs_trouble(case: _Case, answer: Answer, *, owed: bool) -> Trouble | None:
+    """A server that dies of log-probabilities, chokes on a NaN in them, or never comes back from them.
+
+    A 500 of one that does not owe them and goes on answering is only its way to say that it has none.
+    """
     if died(answer):
         said = refusal(answer)
         if answer.failure is None and any(word in said.lower() for word in NOT_FINITE):
             what = "NaN among the log-probabilities"
             return Trouble(verdict=Verdict.WRONG, cause=f"{what}: {said}", fingerprint=f"canary: {what}")
+        if answer.failure is None and not owed and _still_answers(case, said):
+            return None
         what = "logprobs path broken"
         return Trouble(verdict=Verdict.CRASHED, cause=f"{what}: {said}", fingerprint=f"canary: {what}")
     return _silence(case, "a request for log-probabilities") if answer.failure is Failure.CUT else None
+
+
+def _still_answers(case: _Case, said: str) -> bool:
+    beat = pulse(case.target, deadline_s=min(case.deadline_s, PULSE_S))
+    case.note("pulse", f"after a request for log-probabilities ({said}): {beat.heartbeat.value}, {beat.why}")
+    return beat.heartbeat is Heartbeat.BEATS
 
 
 def _silence(case: _Case, what: str) -> Trouble | None:
@@ -274,7 +287,7 @@ def _rescore(case: _Case, decoded: Scored, budget: Budget) -> Trouble | None:
     """Layer 2: let the server read in one piece what it has just generated token by token."""
     case.step("decode against prefill")
     answer = ask_scored(case.target, decoded.ids or decoded.text, max_tokens=1, budget=budget)
-    trouble = _logprobs_trouble(case, answer)
+    trouble = _logprobs_trouble(case, answer, owed=True)
     if trouble is not None:
         return trouble
     again = read_scored(answer) if answer.ok else refusal(answer)
