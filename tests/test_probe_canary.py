@@ -66,6 +66,8 @@ def test_a_faulty_server_is_named(fault: str, verdict: Verdict, cause: str):
         ("no_chat", "plain"),
         ("forgets", "decode_vs_prefill"),  # one failed task, and layer 2 decides
         ("short_context", "code_word"),
+        ("remarks", "plain"),  # a gateway's message beside each piece of the answer
+        ("retry_first", "plain"),
     ],
 )
 def test_an_odd_but_right_server_serves(fault: str, layer: str):
@@ -128,6 +130,27 @@ def test_a_server_stuck_since_logprobs_is_hung_and_one_that_only_owes_them_serve
         report = check(target, deadline_s=5.0, first_logprobs_s=0.7)
     assert report.verdict is Verdict.SERVES, report
     assert states(report)["numeric"] is LayerState.NOT_AVAILABLE
+
+
+@pytest.mark.parametrize(
+    ("fault", "arguments", "verdict", "cause"),
+    [
+        ("left_open", (), Verdict.SERVES, ""),
+        ("one_token", ("--wait", "1.2"), Verdict.SERVES, ""),
+        ("stops", (), Verdict.SLOW, "an answer that stops: 1 of 8 tokens"),
+        ("endless", (), Verdict.UNDECIDED, "an answer without end"),
+    ],
+)
+def test_pace_is_judged_from_the_first_token_to_the_last(fault, arguments, verdict, cause):
+    report = judge(fault, *arguments, deadline_s=2.0, token_only=True)
+    assert (report.verdict, cause in report.cause) == (verdict, True), report
+    assert report.tokens_per_s is None or report.tokens_per_s > 1
+
+
+def test_a_stream_of_more_than_is_kept_has_no_end_either(monkeypatch):
+    monkeypatch.setattr("shakedown.probe.client.MOST_BYTES", 20_000)
+    report = judge("endless", token_only=True)
+    assert (report.verdict, "an answer without end" in report.cause) == (Verdict.UNDECIDED, True), report
 
 
 @pytest.mark.slow

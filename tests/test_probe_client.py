@@ -135,3 +135,11 @@ def test_readiness_is_one_look():
         assert "401" in poll(target).why
     with serving("http_raw.py", "hold") as target:
         assert poll(target, 0.4).state is ReadyState.NOT_YET
+
+
+def test_a_stream_that_is_left_open_after_its_last_word_is_a_whole_answer():
+    with serving("http_model.py", "--fault", "left_open") as target:
+        body = {"prompt": "one two one", "max_tokens": 3, "stream": True}
+        answer = send(target, "/v1/completions", body, deadline_s=60.0)
+    assert answer.ok
+    assert b"completion_tokens" in answer.body

@@ -196,6 +196,8 @@ class Server(BaseHTTPRequestHandler):
         tokens = split(answer)[: body["max_tokens"]]
         if options.fault in {"loop", "random"}:
             tokens = [following([said, str(n)]) for n in range(body["max_tokens"])]
+        if options.fault == "one_token":
+            tokens = ["Paris"]
         field = "reasoning_content" if options.fault == "reasoning" else "content"
         return self.stream(tokens, lambda token: {"delta": {field: token}})
 
@@ -235,6 +237,8 @@ class Server(BaseHTTPRequestHandler):
         self.send_header("content-type", "text/event-stream")
         self.send_header("transfer-encoding", "chunked")
         self.end_headers()
+        if options.fault == "retry_first":
+            self.chunk(b"retry: 1000\n\n")
         pace = options.pace * random.uniform(1 - options.noise, 1 + options.noise)
         time.sleep(options.wait)
         if options.accept:
@@ -248,12 +252,20 @@ class Server(BaseHTTPRequestHandler):
                 return None
             if options.fault == "stream_error":
                 self.event({"error": {"message": "EngineCore died"}})
+            if options.fault == "stops":
+                time.sleep(600)
+        while options.fault == "endless":
+            self.event({"choices": [shape(" the")]})
         self.event({"choices": [], "usage": {"completion_tokens": len(tokens)}})
+        if options.fault == "left_open":
+            time.sleep(600)
         self.chunk(b"data: [DONE]\n\n")
         self.chunk(b"")
         return None
 
-    def event(self, value: object) -> None:
+    def event(self, value: dict) -> None:
+        if options.fault == "remarks":  # as a gateway adds them to whatever passes
+            value = {**value, "message": "ok", "detail": "cached"}
         self.chunk(b"data: " + json.dumps(value).encode() + b"\n\n")
 
     def chunk(self, data: bytes) -> None:

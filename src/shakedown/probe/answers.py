@@ -13,6 +13,9 @@ from typing import Any
 from shakedown.probe.client import Answer
 
 QUOTED_CHARACTERS = 200
+SHORT_BURST = 8  # tokens
+STREAMS = (b"data:", b"event:", b"id:", b"retry:", b":")  # how a line of server-sent events begins
+BYTE_ORDER_MARK = b"\xef\xbb\xbf"  # which may stand before the first of them
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,14 +29,21 @@ class Spoken:
     last_token_s: float | None
     error: str  # sent in place of, or in the midst of, an answer
     understood: bool  # it has the shape of a completion at all
+    pieces: int  # in which it came
 
     @property
     def tokens_per_s(self) -> float | None:
-        """Pace of decoding, without the wait for the first token; the whole where all came at once."""
-        if self.first_token_s is None or self.last_token_s is None or self.tokens < 1:
+        """Pace of decoding, without the wait for the first token; None where too little came to tell.
+
+        Where all came at once that wait is part of it: an answer that was kept back is as slow as it was.
+        A few tokens in one burst may as well have waited for a long prefill.
+        """
+        if self.first_token_s is None or self.last_token_s is None or self.tokens < 2:
             return None
-        if self.last_token_s - self.first_token_s > 0.05 and self.tokens > 1:
+        if self.last_token_s - self.first_token_s > 0.05:
             return (self.tokens - 1) / (self.last_token_s - self.first_token_s)
+        if self.pieces > 1 and self.tokens < SHORT_BURST:
+            return None
         return self.tokens / self.last_token_s if self.last_token_s > 0 else None
 
 
@@ -84,12 +94,21 @@ def dig(value: Any, *path: str | int) -> Any:
 
 
 def error_of(value: Any) -> str:
-    """The message of an error object in any of the dialects engines speak; "" where there is none."""
-    found = [
-        dig(value, *path)
-        for path in (("error", "message"), ("error",), ("detail", 0, "msg"), ("detail",), ("message",))
-    ]
+    """The message of an error object in any of the dialects engines speak; "" where there is none.
+
+    Beside an answer a `message` or `detail` is a gateway's own remark.
+    """
+    paths: list[tuple[str | int, ...]] = [("error", "message"), ("error",)]
+    if not _holds_answer(value):
+        paths += [("detail", 0, "msg"), ("detail",), ("message",)]
+    found = [dig(value, *path) for path in paths]
     return next((quote(text) for text in found if isinstance(text, str) and text), "")
+
+
+def _holds_answer(value: Any) -> bool:
+    choices = dig(value, "choices")
+    answers = isinstance(choices, list) and (bool(choices) or dig(value, "usage") is not None)
+    return answers and dig(value, "object") != "error"
 
 
 def refusal(answer: Answer) -> str:
@@ -137,6 +156,7 @@ def read_text(answer: Answer) -> Spoken:
         last_token_s=times[-1] if times else None,
         error=next(filter(None, errors), ""),
         understood=understood,
+        pieces=len(times),
     )
 
 
@@ -163,7 +183,7 @@ def read_scored(answer: Answer) -> Scored | str:
 def events(answer: Answer) -> Iterator[tuple[float, Any]]:
     """Each JSON object of the answer with the time its last byte came."""
     whole = answer.body
-    if not whole.lstrip().startswith((b"data:", b"event:", b"id:", b":")):
+    if not whole.removeprefix(BYTE_ORDER_MARK).lstrip().startswith(STREAMS):
         if answer.pieces and (event := parse(whole)) is not None:
             yield answer.pieces[-1][0], event
         return
@@ -174,7 +194,7 @@ def events(answer: Answer) -> Iterator[tuple[float, Any]]:
             continue
         *lines, rest = b"".join(pending).split(b"\n")
         pending = [rest]
-        for line in lines:
+        for line in (line.removeprefix(BYTE_ORDER_MARK) for line in lines):
             if line.startswith(b"data:") and (event := parse(line[5:])) is not None:
                 yield at_s, event
 

@@ -15,7 +15,7 @@ from shakedown.probe import numeric, passages
 from shakedown.probe.answers import Scored, quote, read_scored, read_text, refusal
 from shakedown.probe.client import Answer, Failure, Target
 from shakedown.probe.numeric import Layer, LayerState, unavailable
-from shakedown.probe.plain import NO_API, NOT_READY, Plain, Trouble, ask_plainly, died, explain
+from shakedown.probe.plain import NO_API, NOT_READY, UNENDED, Plain, Trouble, ask_plainly, died, explain
 from shakedown.probe.questions import Budget, ask_chat, ask_completion, ask_scored
 from shakedown.probe.ready import served_model
 from shakedown.probe.tasks import do_tasks
@@ -129,7 +129,7 @@ def pulse(target: Target, *, deadline_s: float = PULSE_S, max_tokens: int = 4) -
     if answer.failure is None and answer.status in {400, 404, 405}:
         answer = ask_chat(target, passages.QUESTION, max_tokens=max_tokens, budget=budget)
     spoken, seconds = read_text(answer), time.monotonic() - started
-    if spoken.tokens and not spoken.error and answer.failure in {None, Failure.CUT}:
+    if spoken.tokens and not spoken.error and answer.failure in {None, *UNENDED}:
         return Pulse(heartbeat=Heartbeat.BEATS, why=f"{spoken.tokens} tokens", seconds=seconds)
     beat = {
         Failure.REFUSED: Heartbeat.DEAD,

@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import ipaddress
 import json
+import re
 import socket
 import ssl
 import threading
@@ -22,7 +23,10 @@ import httpx
 from shakedown.core import LogprobStyle
 
 MOST_BYTES = 4 << 20  # logprobs of 800 tokens are 0.2 MB; a server may send for ever
+LEFT_OPEN_S = 2.0  # after the last word of an answer; its [DONE] takes milliseconds
+LOOK_S = 0.1
 LEAVE_S = 0.2  # what a cut request gets to end its thread tidily; after that it is left behind
+_LAST_WORD = re.compile(rb'"finish_reason"\s*:\s*"|"choices"\s*:\s*\[\s*\].*"completion_tokens"')
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,8 +91,10 @@ def send(target: Target, path: str, body: Mapping[str, Any] | None = None, *, de
     """
     exchange = _Exchange(target, path, body, deadline_s)
     thread = threading.Thread(target=exchange.run, name="shakedown-probe", daemon=True)
+    ends = time.monotonic() + deadline_s
     thread.start()
-    thread.join(max(0.0, deadline_s))
+    while thread.is_alive() and not exchange.is_left_open() and (left_s := ends - time.monotonic()) > 0:
+        thread.join(min(left_s, LOOK_S))
     if thread.is_alive():
         exchange.cut()
         thread.join(LEAVE_S)
@@ -109,6 +115,7 @@ class _Exchange:
         self._pieces: list[tuple[float, bytes]] = []
         self._failure, self._detail, self._seconds = Failure.BROKEN, "", 0.0
         self._whole = False
+        self._last_word_s: float | None = None
 
     def run(self) -> None:
         try:
@@ -128,18 +135,25 @@ class _Exchange:
             if self._ended:
                 return
             self._was_cut = True
+            self._whole = self._last_word_s is not None
             self._failure = Failure.CUT if self._connected else Failure.CONNECT_TIMEOUT
             self._seconds = time.monotonic() - self._started
             if self._socket is not None:
                 with contextlib.suppress(OSError):  # the server closed it first
                     self._socket.shutdown(socket.SHUT_RDWR)
 
+    def is_left_open(self) -> bool:
+        """All was said a while ago, and the server does not end the stream."""
+        with self._lock:
+            said_s = self._last_word_s
+            return said_s is not None and time.monotonic() - self._started - said_s > LEFT_OPEN_S
+
     def answer(self) -> Answer:
         with self._lock:
             return Answer(
                 status=self._status,
                 pieces=tuple(self._pieces),
-                failure=None if self._whole and not self._was_cut else self._failure,
+                failure=None if self._whole else self._failure,
                 detail=self._detail,
                 seconds=self._seconds,
             )
@@ -179,12 +193,14 @@ class _Exchange:
             with self._lock:
                 if self._was_cut:
                     return
-                self._pieces.append((time.monotonic() - self._started, data))
-            tail = (tail + data)[-32:]
+                now_s = time.monotonic() - self._started
+                self._pieces.append((now_s, data))
+                self._last_word_s = now_s if _LAST_WORD.search(tail + data) else None
+            tail = (tail + data)[-512:]
             if tail.rstrip().endswith(b"data: [DONE]"):  # some servers keep the stream open after it
                 break
         with self._lock:
-            self._whole = True
+            self._whole = self._whole or not self._was_cut
 
     def _fail(self, failure: Failure, detail: str) -> None:
         with self._lock:

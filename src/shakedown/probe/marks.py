@@ -104,7 +104,8 @@ def _value(
     if mark is Mark.TTFT_MS:  # cut before a token came: it takes longer than that
         return 1000 * (spoken.first_token_s or answer.seconds)
     if mark is Mark.TOKENS_PER_S:
-        return spoken.tokens_per_s or 1 / answer.seconds  # none came: fewer than one in that time
+        # None came: fewer than one in that time.
+        return spoken.tokens_per_s or max(1, spoken.tokens) / answer.seconds
     length = _accept_length(target, before)
     if length is None:
         it.note = NO_ROUNDS

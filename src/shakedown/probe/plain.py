@@ -25,6 +25,7 @@ SLOW_TOKENS_PER_S = 1.0
 NO_SUCH_WAY = frozenset({400, 404, 405, 415, 422, 501})  # no chat template, no such path: try the other one
 NO_SUCH_PAGE = frozenset({404, 405, 501})
 DENIED = frozenset({401, 403})
+UNENDED = frozenset({Failure.CUT, Failure.TOO_BIG})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,7 +59,7 @@ def ask_plainly(target: Target, deadline_s: float, progress: Callable[[str], Non
         progress(f"plain request to {path}")
         answer = _ask(target, path, PLAIN_TOKENS, budget)
         spoken = read_text(answer)
-        if spoken.tokens and (answer.ok or answer.failure is Failure.CUT) and not spoken.error:
+        if spoken.tokens and (answer.ok or answer.failure in UNENDED) and not spoken.error:
             return _pace(target, path, answer, spoken, deadline_s, notes, progress)
         trouble = explain(answer, spoken, deadline_s)
         notes.append(f"{path}: {trouble.cause}")
@@ -98,19 +99,38 @@ def _pace(
 ) -> Plain:
     """`slow` needs two requests under a token a second: the first may have compiled something."""
     pace, trouble = spoken.tokens_per_s, None
-    unhurried = pace is not None and pace < SLOW_TOKENS_PER_S
-    if unhurried or answer.failure is Failure.CUT:
-        progress("slow: a second, warm request")
+    if _is_slow(pace) or answer.failure in UNENDED:
+        progress("a second, warm request")
         again = _ask(target, path, PACE_TOKENS, Budget(deadline_s))
         warm = read_text(again)
-        pace = warm.tokens / again.seconds if again.seconds > 0 else pace
+        pace = warm.tokens_per_s
         notes.append(f"a second request made {warm.tokens} tokens in {again.seconds:.1f} s")
         if not warm.tokens:
             trouble = explain(again, warm, deadline_s)
-        elif pace is not None and (pace < SLOW_TOKENS_PER_S or again.failure is Failure.CUT):
+        elif _is_slow(pace):
             cause = f"{pace:.2f} tokens/s in a second, warm request, under {SLOW_TOKENS_PER_S:g}"
             trouble = Trouble(verdict=Verdict.SLOW, cause=cause, fingerprint="canary: slow decode")
+        elif again.failure in UNENDED:
+            trouble = _unended(again, warm, notes)
     return Plain(trouble=trouble, path=path, spoken=spoken, tokens_per_s=pace, notes=tuple(notes))
+
+
+def _is_slow(pace: float | None) -> bool:
+    return pace is not None and pace < SLOW_TOKENS_PER_S
+
+
+def _unended(answer: Answer, spoken: Spoken, notes: list[str]) -> Trouble | None:
+    """Twice in a row no end was said: after all that was asked for, in mid-answer, or for ever."""
+    came, asked = spoken.tokens, PACE_TOKENS
+    if came > asked:
+        cause = f"an answer without end: {came} tokens in {answer.seconds:.1f} s where {asked} were asked for"
+        return Trouble(verdict=Verdict.UNDECIDED, cause=cause, fingerprint="canary: an answer without end")
+    if came == asked:
+        notes.append("the whole answer came, and its stream was left open")
+        return None
+    still_s = answer.seconds - (spoken.last_token_s or 0.0)
+    cause = f"an answer that stops: {came} of {asked} tokens, then nothing for {still_s:.1f} s"
+    return Trouble(verdict=Verdict.SLOW, cause=cause, fingerprint="canary: an answer that stops")
 
 
 def _ask(target: Target, path: str, max_tokens: int, budget: Budget) -> Answer:
