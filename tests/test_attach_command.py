@@ -12,6 +12,7 @@ from conftest import Shakedown
 from foreign_servers import children, foreign_server, is_up, stop_for_a_while
 
 from shakedown.host.local import LocalHost
+from shakedown.host.reach import free_port
 from shakedown.jobs.running import AttachRequest, find_server
 
 READY = "Application startup complete"
@@ -148,6 +149,33 @@ def test_secrets_of_the_server_reach_neither_ledger_nor_log(
     assert secret not in said.stderr + str(said.document)
 
 
+def test_of_two_servers_of_one_script_the_asked_one_is_judged_and_sent_its_own_key(
+    shakedown: Shakedown, port: int, tmp_path: Path
+) -> None:
+    other = free_port()
+    with foreign_server(tmp_path, "proc_pair.py", tmp_path, port, other, up="up") as script:
+        first, second = (process.pid for process in children(script.pid))
+        stop_for_a_while(first)
+        said = shakedown("attach", f"127.0.0.1:{other}")
+        sent = (tmp_path / str(other)).read_text()
+    assert (said.code, said.document["verdict"]) == (0, "serves"), said.document["cause"]
+    assert said.document["attached"]["pid"] == second
+    assert set(sent.split()) == {"Bearer", f"key-of-{other}"}
+
+
+def test_a_server_is_judged_with_what_started_it_alone(tmp_path: Path, port: int) -> None:
+    """The parent of one server is part of it: its other children may be the workers."""
+    with foreign_server(tmp_path, "proc_pair.py", tmp_path, port, up="up") as script:
+        found = find_server(asking_for(f"http://127.0.0.1:{port}"), LocalHost())
+    assert found.process is not None
+    assert found.process.identity.pid == script.pid
+    assert (found.command.engine.name, found.target.api_key) == ("vllm", f"key-of-{port}")
+
+
+def asking_for(where: str) -> AttachRequest:
+    return AttachRequest(where=where, log=None, numeric=False, engine=None, deadline_s=None, ledger=None)
+
+
 def test_what_is_no_server_is_refused(shakedown: Shakedown, port: int) -> None:
     gone = shakedown("attach", "4194303")
     assert (gone.code, "no process" in gone.document["error"]) == (2, True)
@@ -160,10 +188,7 @@ def test_what_is_no_server_is_refused(shakedown: Shakedown, port: int) -> None:
 
 def test_the_environments_proxy_leads_to_other_machines_only() -> None:
     def by_proxy(where: str) -> bool:
-        request = AttachRequest(
-            where=where, log=None, numeric=False, engine=None, deadline_s=None, ledger=None
-        )
-        target = find_server(request, LocalHost()).target
+        target = find_server(asking_for(where), LocalHost()).target
         assert target is not None
         return target.by_proxy
 

@@ -153,15 +153,16 @@ def ancestors_of(pid: int) -> list[int]:
     return found
 
 
-def job_leader(pid: int) -> int:
-    """The process a shell would have started: up through parents of the same process group, never to ours."""
+def job_of(pid: int) -> list[int]:
+    """The process and its parents of the same process group, up to what a shell started; none of ours."""
     ours = {os.getpid(), *ancestors_of(os.getpid())}
-    while (seen := procfs.read_stat(pid)) and seen.ppid > 1 and seen.ppid not in ours:
+    found = [pid]
+    while (seen := procfs.read_stat(found[-1])) and seen.ppid > 1 and seen.ppid not in ours:
         parent = procfs.read_stat(seen.ppid)
         if parent is None or parent.group != seen.group:
             break
-        pid = parent.pid
-    return pid
+        found.append(parent.pid)
+    return found
 
 
 def refuse_to_end(pid: int) -> None:

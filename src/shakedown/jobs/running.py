@@ -16,6 +16,7 @@ from shakedown.host import files, foreign, reach
 from shakedown.host.foreign import ForeignProcess, Listening
 from shakedown.host.machine import Machine
 from shakedown.jobs.foreign import command_of, require_process
+from shakedown.jobs.own_tree import lineage, nearest_engine
 from shakedown.jobs.reading import ANY_ADDRESS, KEY_VARIABLES, target_of
 from shakedown.jobs.request import LaunchRequest
 from shakedown.probe import Target
@@ -75,9 +76,12 @@ def found_by_url(request: AttachRequest, machine: Machine) -> Found:
     port = parts.port or (443 if parts.scheme == "https" else 80)
     base = f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path.rstrip('/').removesuffix('/v1')}"
     holder, notes = local_holder(parts.hostname or "", port, machine)
-    leader = machine.ask(foreign.job_leader, holder) if holder is not None else None
-    process = machine.ask(foreign.find, leader) if leader is not None else None
-    if process is not None:
+    own = lineage(holder, machine) if holder is not None else []
+    process = own[-1] if own else None
+    if (engine := nearest_engine(own)) is not None:
+        command, more = command_of(engine, request.engine)
+        notes += more
+    elif process is not None:
         command, more, _ = read_tree(process, request.engine, machine)
         notes += more
     else:
