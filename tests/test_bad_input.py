@@ -257,14 +257,22 @@ def test_a_server_that_cannot_be_asked_is_undecided_and_says_so(
 
 
 @pytest.mark.slow
-def test_a_server_that_listens_elsewhere_is_undecided_and_says_where_it_was_looked_for(
-    place: Place, odd
-) -> None:
+def test_a_server_that_listens_elsewhere_is_asked_there(place: Place, odd) -> None:
     command = odd("elsewhere")
+    document = json.loads(place("run", "--json", "--", *command).stdout)
+    found = next(it["text"] for it in document["evidence"] if it["kind"] == "found")
+    assert document["verdict"] == "serves"
+    assert f"not at 127.0.0.1:{command[4]}" in found
+
+
+@pytest.mark.slow
+def test_a_server_that_listens_on_several_other_ports_is_undecided_and_says_where(place: Place, odd) -> None:
+    command = odd("anywhere")
     document = json.loads(place("run", "--json", "--", *command).stdout)
     assert document["verdict"] == "undecided"
     assert "its log says that it is ready, but nothing of it listens" in document["cause"]
     assert f"127.0.0.1:{command[4]}" in document["cause"]
+    assert "it listens on ports" in document["cause"]
     assert "--port" in document["next"][0]
 
 

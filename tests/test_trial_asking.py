@@ -4,19 +4,23 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
+from urllib.parse import urlsplit
 
 import pytest
 from probe_servers import serving
 from replaying import MIB, Script, process, stack, watch
 
-from shakedown.core import Expectation, Judgement, Listener, Phase, Verdict, Wait
+from shakedown.core import Expectation, Judgement, Listener, LogprobStyle, Phase, Verdict, Wait
 from shakedown.engines.generic import GENERIC
+from shakedown.host.foreign import Listening
 from shakedown.probe import Target
 from shakedown.trial import asking
 from shakedown.trial.asking import Asking
 from shakedown.trial.attached import AttachedAsking
 from shakedown.trial.marks import Stated
-from shakedown.watch import Limits, Watcher
+from shakedown.trial.seeking import Elsewhere, SeekingAsking, only_place
+from shakedown.watch import Limits, State, Watcher
 
 OURS = Listener(port=8000, pid=1, program="server", ours=True)
 
@@ -50,7 +54,11 @@ class Story:
         while self.judgement is None and self.host.clock_s() < until:
             self.host.advance(0.5)
             assessment = self.watcher.step()
-            self.judgement = assessment.judgement or self.asker.step(assessment, self.watcher)
+            seen = assessment.judgement
+            if seen is not None and (seen := self.asker.doubt(seen, assessment, self.watcher)) is None:
+                self.watcher.take_back()
+                assessment = replace(assessment, judgement=None, state=State.SUSPECT)
+            self.judgement = seen or self.asker.step(assessment, self.watcher)
 
     def wait(self, condition: Callable[[], object]) -> None:
         """For the thread that asks, the clock of the script standing still."""
@@ -239,3 +247,129 @@ def test_only_a_2xx_of_a_page_that_the_user_named_means_ready():
         story.wait(lambda: story.asker.report)
         story.go_on(30)
     assert story.judgement.verdict is Verdict.SERVES
+
+
+def place(target: Target, address: str = "127.0.0.1") -> Listening:
+    return Listening(port=urlsplit(target.base_url).port or 0, address=address, pid=1)
+
+
+def seeking(
+    target: Target, *found: Listening, asked: Target | None = None, ready_log: str | None = None, lines=()
+) -> Story:
+    """A launch that does nothing more; nobody has said where it listens, or `asked` is the wrong place."""
+    host = Script(still, lines=lines, stacks=stuck, listener=OURS if asked else None)
+    elsewhere = Elsewhere(
+        ports=lambda tree: found, at=lambda it: target, port=8000 if asked else None, idles=True
+    )
+    asker = SeekingAsking(
+        asked,
+        ready_log,
+        lambda: host.clock_s() - host.run.started_s,
+        elsewhere=elsewhere,
+        processes=lambda: (host.run.leader,),
+    )
+    story = Story(host, asker)
+    story.go_on(12)
+    if asked:
+        story.wait(lambda: asker._seen)
+    while story.judgement is None and asker._kept is None:
+        story.go_on(1)
+    if asker._insists():
+        story.wait(lambda: asker._answering)
+    elif asker._target is target:
+        story.wait(lambda: asker._seen and asker._looked_at is target)
+    return story
+
+
+def told(story: Story, silent: bool = False) -> Judgement:
+    """`silent`: its request is left unanswered while the clock of the story goes on."""
+    if story.asker._answering and not silent:
+        story.wait(lambda: story.asker.report)
+    story.go_on(100)
+    return story.judgement
+
+
+INIT = "init_process_group torch/distributed/distributed_c10d.py:1700"
+UNKNOWN = {"health_path": None, "engine": "generic"}
+
+
+def test_an_idle_server_on_a_port_that_nobody_told_is_asked_there():
+    with serving("http_model.py", **UNKNOWN) as target:
+        assert told(seeking(target, place(target))).verdict is Verdict.SERVES
+
+
+def test_an_idle_server_that_listens_elsewhere_than_it_was_told_is_asked_there():
+    nowhere = Target(
+        base_url="http://127.0.0.1:9", model=None, api_key=None, logprobs=LogprobStyle.ECHO, **UNKNOWN
+    )
+    with serving("http_model.py", **UNKNOWN) as target:
+        assert told(seeking(target, place(target), asked=nowhere)).verdict is Verdict.SERVES
+
+
+def test_a_line_that_says_ready_enters_ready_and_finds_the_port():
+    with serving("http_model.py", **UNKNOWN) as target:
+        judgement = told(seeking(target, place(target), ready_log="is up", lines=[(5.0, "it is up")]))
+    assert judgement.verdict is Verdict.SERVES
+    ready = [span.started_s for span in judgement.phases if span.phase is Phase.READY]
+    assert ready[0] < 10
+
+
+@pytest.mark.parametrize(
+    ("program", "arguments"),
+    [
+        ("http_raw.py", ("hold",)),
+        ("http_raw.py", ("close_at_once",)),
+        ("http_model.py", ("--fault", "loads_for_ever")),
+        ("http_model.py", ("--fault", "silent")),
+    ],
+)
+def test_a_listener_that_gives_no_answer_is_hung(program, arguments):
+    with serving(program, *arguments, **UNKNOWN) as target:
+        judgement = told(seeking(target, place(target)), silent="silent" in arguments)
+    assert (judgement.verdict, judgement.wait) == (Verdict.HUNG, Wait.WAITING)
+
+
+def test_of_several_ports_none_is_asked_and_none_is_called_hung():
+    with serving("http_model.py", "--fault", "die", **UNKNOWN) as target:
+        judgement = told(seeking(target, place(target), Listening(port=29500, address="::", pid=1)))
+    assert judgement.verdict is Verdict.UNDECIDED
+    assert "it listens on ports" in judgement.cause
+    assert "29500" in judgement.cause
+    assert "--port N" in judgement.would_change
+
+
+def test_a_start_that_its_stacks_show_is_hung_whatever_listens_in_it(monkeypatch):
+    """A rendezvous and a store, in which a rank waits for the others."""
+    monkeypatch.setitem(globals(), "stuck", lambda t, pid: stack(pid, INIT, "main run.py:3"))
+    stores = [Listening(port=port, address="::", pid=1) for port in (29500, 29501)]
+    with serving("http_model.py", "--fault", "die", **UNKNOWN) as target:
+        judgement = told(seeking(target, *stores))
+    assert (judgement.verdict, judgement.wait, judgement.phase) == (
+        Verdict.HUNG,
+        Wait.WAITING,
+        Phase.DIST_INIT,
+    )
+
+
+def test_one_that_listens_nowhere_is_hung():
+    with serving("http_model.py", **UNKNOWN) as target:
+        judgement = told(seeking(target))
+    assert (judgement.verdict, judgement.wait) == (Verdict.HUNG, Wait.WAITING)
+
+
+def test_a_page_that_never_says_ready_may_not_exist():
+    """The user named it; the server has long been idle, and answers."""
+    page = {"health_path": "/healthy", "health_is_named": True, "engine": "generic"}
+    with serving("http_model.py", **page) as target:
+        assert told(seeking(target, asked=target)).verdict is Verdict.SERVES
+
+
+def test_the_port_that_it_was_told_is_the_servers_whatever_else_is_open():
+    found = [
+        Listening(port=8000, address="::", pid=1),
+        Listening(port=8000, address="0.0.0.0", pid=1),
+        Listening(port=29500, address="127.0.0.1", pid=2),
+    ]
+    assert only_place(found, 8000) == found[1]
+    assert only_place(found[:1], 8000) == only_place(found[:1], None) == found[0]
+    assert only_place(found, None) is None

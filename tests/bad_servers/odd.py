@@ -2,7 +2,8 @@
 
 Modes: serve, daemon (forks away twice, serves from there), quiet (does nothing at all), binary (logs noise
 and escape codes), unfinished (a log without newline), flood (logs for ever), elsewhere (says it is ready, and
-listens on another port), mute (says it is ready, and answers nobody). Else no line is logged.
+listens on another port), anywhere (on two others), mute (says it is ready, and answers nobody). Else no line
+is logged.
 """
 
 import argparse
@@ -52,10 +53,11 @@ def main() -> None:
         os.write(1, b"no newline here")
     elif mode == "flood":
         threading.Thread(target=flood, daemon=True).start()
-    elif mode in ("elsewhere", "mute"):
+    elif mode in ("elsewhere", "anywhere", "mute"):
         print("INFO:     Application startup complete.", flush=True)
-    if mode == "elsewhere":
+    if mode in ("elsewhere", "anywhere"):
         http_model.options.port = 0
+    beside = socket.create_server(("127.0.0.1", 0)) if mode == "anywhere" else None
     if mode == "mute":
         with socket.create_server(("127.0.0.1", http_model.options.port)):
             time.sleep(600)
@@ -65,6 +67,7 @@ def main() -> None:
         context.load_cert_chain(http_model.options.ssl_certfile)
         server.socket = context.wrap_socket(server.socket, server_side=True)
     server.serve_forever()
+    del beside
 
 
 if __name__ == "__main__":

@@ -17,7 +17,7 @@ from shakedown.host.foreign import ForeignProcess, Listening
 from shakedown.host.machine import Machine
 from shakedown.jobs.foreign import command_of, require_process
 from shakedown.jobs.own_tree import lineage, nearest_engine
-from shakedown.jobs.reading import ANY_ADDRESS, KEY_VARIABLES, target_of
+from shakedown.jobs.reading import KEY_VARIABLES, at_address, target_of
 from shakedown.jobs.request import LaunchRequest
 from shakedown.probe import Target
 
@@ -186,16 +186,6 @@ def launch_request(command: Command, request: AttachRequest) -> LaunchRequest:
         dry_run=False,
         ledger=request.ledger,
     )
-
-
-def at_address(base_url: str, address: str) -> str:
-    """Where it really listens: a command may say 0.0.0.0, a name, or nothing."""
-    if address == "::":
-        address = "::1"
-    address = "127.0.0.1" if address in ANY_ADDRESS else address
-    parts = urlsplit(base_url)
-    host = f"[{address}]" if ":" in address else address
-    return parts._replace(netloc=f"{host}:{parts.port}").geturl()
 
 
 def log_of(process: ForeignProcess, machine: Machine) -> Path | None:

@@ -19,24 +19,26 @@ from shakedown.core import (
     PLACE_FACT,
     VERSION_FACT,
     WEIGHTS_FACT,
+    Identity,
     Launch,
     Phase,
     Signature,
 )
 from shakedown.engines import display
 from shakedown.errors import LedgerProblem
-from shakedown.host import files
+from shakedown.host import files, foreign
+from shakedown.host.foreign import Listening
 from shakedown.isolate.settings import PREFIXES
 from shakedown.jobs.afterwards import looking_after
 from shakedown.jobs.outside import model_folder, weight_bytes
-from shakedown.jobs.reading import Reading, asked_for_random_weights, own_limits
+from shakedown.jobs.reading import Reading, asked_for_random_weights, at_address, own_limits, target_of
 from shakedown.jobs.request import LaunchRequest
 from shakedown.jobs.result import Progress, Talk
 from shakedown.ledger import MODEL_FACT, Ledger
 from shakedown.ledger.place import default_path, file_system
 from shakedown.probe import Target
 from shakedown.redact import Redactor
-from shakedown.trial import Occasion, Stated, Subject
+from shakedown.trial import Elsewhere, Occasion, Stated, Subject
 from shakedown.watch import Assessment, Limits
 
 NODES_FACT = "nodes"  # names of the nodes, of a launch on several
@@ -125,6 +127,7 @@ def subject_of(
         past=past,
         stated=stated or Stated(expectations=request.expect),
         gaps=reading.machine.gaps,
+        elsewhere=elsewhere_of(reading, request, token_only=token_only),
         look_after=looking_after(reading.command, launch, reading.machine.python()),
     )
 
@@ -135,6 +138,24 @@ def target_from_here(reading: Reading, *, token_only: bool = False) -> Target | 
     if target is None:
         return None
     return replace(target, base_url=reading.machine.reach(target.base_url), token_only=token_only)
+
+
+def elsewhere_of(reading: Reading, request: LaunchRequest, *, token_only: bool) -> Elsewhere | None:
+    """How to ask it where it is found to listen; a container's ports are others on this side."""
+    command, machine = reading.command, reading.machine
+    if command.container is not None:
+        return None
+
+    def at(place: Listening) -> Target:
+        target = target_of(command, replace(request, ready_url=None), place.port)
+        assert target is not None
+        there = at_address(target.base_url, place.address)
+        return replace(target, base_url=machine.reach(there), token_only=token_only)
+
+    def ports(tree: tuple[Identity, ...]) -> tuple[Listening, ...]:
+        return machine.ask(foreign.ports_of, tree)
+
+    return Elsewhere(ports=ports, at=at, port=reading.port, idles=command.engine.default_port is None)
 
 
 def occasion_of(

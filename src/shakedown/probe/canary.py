@@ -53,10 +53,15 @@ class CanaryReport:
     text: str
     would_change: str
 
+    @property
+    def says_not_ready(self) -> bool:
+        return self.verdict is Verdict.UNDECIDED and self.fingerprint == NOT_READY
+
 
 def is_early(report: CanaryReport) -> bool:
     """Whether a server that still loads would have answered so: "not ready", or no routes yet."""
-    return report.verdict is Verdict.UNDECIDED and report.fingerprint in {NO_API, NOT_READY}
+    no_api = report.verdict is Verdict.UNDECIDED and report.fingerprint == NO_API
+    return no_api or report.says_not_ready
 
 
 class Heartbeat(StrEnum):

@@ -4,9 +4,11 @@ from shakedown.trial.attached import Arrival, attach_recorded, judge_attached, j
 from shakedown.trial.conduct import Failed, Result, Subject, run_trial
 from shakedown.trial.marks import Stated
 from shakedown.trial.recorded import Occasion, run_recorded
+from shakedown.trial.seeking import Elsewhere
 
 __all__ = [
     "Arrival",
+    "Elsewhere",
     "Failed",
     "Occasion",
     "Result",

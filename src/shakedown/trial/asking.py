@@ -66,6 +66,7 @@ class Asking:
         self._abandoned = threading.Event()
         self._answering = self._overdue = self._stands = False
         self._seen: Readiness | None = None
+        self._looked_at: Target | None = None
         self._not_yet_s = self._answered_s = 0.0
         self._asked_s: float | None = None  # when the canary began that may have come too early
         self._may_load = self._told = False
@@ -79,8 +80,11 @@ class Asking:
         """Begins to ask once ours listens, and judges once the answers do and the watch has had its say."""
         self._date(assessment)
         if self._thread is None:
-            if self._target is not None and self._is_up(assessment):
-                self._begin(self._target)
+            if self._is_up(assessment):
+                if self._ready_line is not None:
+                    watcher.enter(Phase.READY)
+                if self._target is not None:
+                    self._begin()
             return self._late(assessment) or self._unreached(assessment)
         if not self._answering or self._only_looks(assessment):
             return self._late(assessment) or self._unreached(assessment)
@@ -105,6 +109,10 @@ class Asking:
             return self._no_answer(report, assessment, waited_s)
         return judge_marks(judge_answers(report, assessment), self._measured)
 
+    def doubt(self, judgement: Judgement, assessment: Assessment, watcher: Told) -> Judgement | None:
+        """The watch's verdict, or a better one; None as long as it may be one, and the watch goes on."""
+        return judgement
+
     def abandon(self) -> None:
         self._abandoned.set()
 
@@ -113,35 +121,35 @@ class Asking:
             return self._ready_line.is_in(seen.line.text for seen in assessment.new_lines)
         return assessment.listening is not None and assessment.listening.ours
 
-    def _begin(self, target: Target) -> None:
+    def _begin(self) -> None:
         self._not_yet_s = self._clock()
-        self._thread = threading.Thread(
-            target=self._ask, args=(target,), name="shakedown-canary", daemon=True
-        )
+        self._thread = threading.Thread(target=self._ask, name="shakedown-canary", daemon=True)
         self._thread.start()
 
-    def _ask(self, target: Target) -> None:
+    def _ask(self) -> None:
         """A fault of ours in what is read out of an answer is told, and is no silence of the server's."""
         try:
-            self._ask_on(target)
+            self._ask_on()
         except Exception as problem:  # noqa: BLE001  whatever it is, nobody else would tell it
             self.report = broken_off(problem, self._clock())
             self._answering = True
 
-    def _ask_on(self, target: Target) -> None:
-        while (report := self._ask_once(target)) is not None and self._came_early(report):
+    def _ask_on(self) -> None:
+        while (report := self._ask_once()) is not None and self._came_early(report):
             self._answering = False
             self.early, self._not_yet_s = report, self._clock()
             if self._abandoned.wait(READY_PAUSE_S):
                 return
         self.report = report
 
-    def _ask_once(self, target: Target) -> CanaryReport | None:
+    def _ask_once(self) -> CanaryReport | None:
         """One canary, once it is worth one; None where nobody waits for it any more."""
-        while not self._is_worth_a_canary(poll(target, READY_LOOK_S)):
+        while not self._is_worth_a_canary(self._look()):
             self._not_yet_s = self._clock()
             if self._abandoned.wait(READY_PAUSE_S):
                 return None
+        target = self._looked_at
+        assert target is not None
         self._answered_s = self._asked_s = self._clock()
         self._answering = True
         while True:
@@ -153,6 +161,14 @@ class Asking:
                 return report
             if self._abandoned.wait(READY_PAUSE_S):
                 return None
+
+    def _look(self) -> Readiness:
+        """Where to ask may have changed since the last look."""
+        target = self._target
+        assert target is not None
+        seen = poll(target, READY_LOOK_S)
+        self._looked_at = target
+        return seen
 
     def _came_early(self, report: CanaryReport) -> bool:
         """A server may listen, and list its model, minutes before it answers a request.

@@ -16,8 +16,10 @@ from shakedown.core import (
     Evidence,
     Gap,
     Host,
+    Identity,
     Judgement,
     Launch,
+    Missing,
     Phase,
     Run,
     Verdict,
@@ -29,7 +31,8 @@ from shakedown.trial.asking import STEP_S, Asking
 from shakedown.trial.letting_go import end_surely, held_interrupts, keep, with_ending, with_evidence
 from shakedown.trial.marks import Stated
 from shakedown.trial.passing import PassLine, PassPhase
-from shakedown.watch import Assessment, Limits, Watcher
+from shakedown.trial.seeking import Elsewhere, SeekingAsking
+from shakedown.watch import Assessment, Limits, State, Watcher
 
 LOOKED_AFTER = (Verdict.HUNG, Verdict.CRASHED)
 
@@ -54,7 +57,7 @@ class Subject:
     `wrong_because` is what explains wrong answers before anything was started. `detach`: if we are killed,
     the launch goes on. `past`: once it has been in this phase or a later one for a while, it is ended: that
     much was asked. `work` is done while it serves, before it is ended; what it raises goes through.
-    `gaps`: when its machine could not be seen.
+    `gaps`: when its machine could not be seen. `elsewhere`: how to find it where it listens unasked.
     `look_after` gathers what else there is to see of a failed launch before it is ended.
     """
 
@@ -74,6 +77,7 @@ class Subject:
     work: Callable[[], None] | None = None
     gaps: Callable[[], tuple[Gap, ...]] = tuple
     stated: Stated = field(default_factory=Stated)
+    elsewhere: Elsewhere | None = None
     look_after: Callable[[Failed], tuple[Evidence, ...]] | None = None
 
 
@@ -156,23 +160,21 @@ def observe(
     asking: Asking | None = None,
 ) -> Judgement:
     """Watches and asks, side by side, until one of the two knows."""
-    asking = asking or Asking(
-        subject.target,
-        subject.ready_log,
-        lambda: host.clock_s() - run.started_s,
-        subject.stated,
-        gaps=subject.gaps,
-    )
+    asking = asking or asking_of(host, run, subject)
     passing = PassLine(subject.passed_log) if subject.passed_log else None
     getting_past = PassPhase(subject.past) if subject.past else None
     try:
         while True:
             assessment = watcher.step()
+            seen = assessment.judgement
+            if seen is not None and (seen := asking.doubt(seen, assessment, watcher)) is None:
+                watcher.take_back()
+                assessment = replace(assessment, judgement=None, state=State.SUSPECT)
             look_on(assessment)
             if passing is not None and (judgement := passing.step(assessment)) is not None:
                 return judgement
-            if assessment.judgement is not None:
-                return joined(assessment.judgement, asking.report or asking.early)
+            if seen is not None:
+                return joined(seen, asking.report or asking.early)
             if (judgement := asking.step(assessment, watcher)) is not None:
                 return explained(judgement, subject.wrong_because)
             if getting_past is not None and (judgement := getting_past.step(assessment)) is not None:
@@ -183,6 +185,21 @@ def observe(
     finally:
         watcher.mark_signal()
         asking.abandon()
+
+
+def asking_of(host: Host, run: Run, subject: Subject) -> Asking:
+    def clock() -> float:
+        return host.clock_s() - run.started_s
+
+    def processes() -> tuple[Identity, ...]:
+        found = host.processes(run)
+        samples = () if isinstance(found, Missing) else found
+        return tuple(Identity(pid=it.pid, started_ticks=it.started_ticks) for it in samples)
+
+    known = (subject.target, subject.ready_log, clock, subject.stated)
+    if subject.elsewhere is None:
+        return Asking(*known, gaps=subject.gaps)
+    return SeekingAsking(*known, gaps=subject.gaps, elsewhere=subject.elsewhere, processes=processes)
 
 
 def out_of_sight(watcher: Watcher, problem: EnvironmentProblem) -> Judgement:
