@@ -240,6 +240,18 @@ def test_one_that_does_not_move_or_has_said_ready_is_not_waited_for(says_ready):
     assert "not ready (503): Loading model" in story.judgement.cause
 
 
+def test_a_server_of_another_kind_that_always_moves_is_not_waited_for_for_ever(monkeypatch):
+    monkeypatch.setattr(asking, "NO_ROUTES_S", 20.0)
+    with serving("http_model.py", "--fault", "no_api", health_path=None, engine="generic") as target:
+        story = loading(target)
+        story.wait(lambda: story.asker.early)
+        story.go_on(30)
+        story.wait(lambda: story.asker.report)
+        story.go_on(30)
+    assert story.judgement.verdict is Verdict.UNDECIDED
+    assert "no OpenAI-style API" in story.judgement.cause
+
+
 def test_only_a_2xx_of_a_page_that_the_user_named_means_ready():
     page = {"health_path": "/ready", "health_is_named": True, "engine": "generic"}
     with serving("http_model.py", "--fault", "ready_page", **page) as target:

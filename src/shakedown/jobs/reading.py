@@ -28,6 +28,7 @@ from shakedown.errors import HostProblem, UsageError
 from shakedown.host import files
 from shakedown.host.local import LocalHost
 from shakedown.host.machine import Machine
+from shakedown.jobs.addresses import ANY_IPV6, reached_at
 from shakedown.jobs.request import LaunchRequest
 from shakedown.jobs.result import Talk
 from shakedown.probe import Target
@@ -37,8 +38,6 @@ TABLE_DEADLINE_S = 120.0
 STAMP_DEADLINE_S = 20.0
 SHEBANG_BYTES = 1024
 OWN_LIMIT_S = 60.0  # a canary waits no longer either
-ANY_ADDRESS = frozenset({"", "0.0.0.0"})
-ANY_IPV6 = frozenset({"::", "[::]"})  # which may be open to IPv6 alone
 KEY_VARIABLES = ("VLLM_API_KEY", "SGLANG_API_KEY")
 
 # Printed by the launch's interpreter in a blink, without importing the engine: changes with any reinstall.
@@ -207,19 +206,6 @@ def target_of(command: Command, request: LaunchRequest, port: int | None) -> Tar
         health_is_named=request.ready_url is not None,
         engine=engine.name,
     )
-
-
-def reached_at(address: str) -> str:
-    """What is bound to any address is reached by the loopback of the same family."""
-    return "::1" if address in ANY_IPV6 else "127.0.0.1" if address in ANY_ADDRESS else address
-
-
-def at_address(base_url: str, address: str) -> str:
-    """Where it really listens: a command may say 0.0.0.0, a name, or nothing."""
-    address = reached_at(address)
-    parts = urlsplit(base_url)
-    host = f"[{address}]" if ":" in address else address
-    return parts._replace(netloc=f"{host}:{parts.port}").geturl()
 
 
 def asked_for_random_weights(command: Command) -> str:

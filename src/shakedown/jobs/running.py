@@ -15,9 +15,10 @@ from shakedown.errors import EnvironmentProblem, UsageError
 from shakedown.host import files, foreign, reach
 from shakedown.host.foreign import ForeignProcess, Listening
 from shakedown.host.machine import Machine
+from shakedown.jobs.addresses import at_address
 from shakedown.jobs.foreign import command_of, require_process
 from shakedown.jobs.own_tree import lineage, nearest_engine
-from shakedown.jobs.reading import KEY_VARIABLES, at_address, target_of
+from shakedown.jobs.reading import KEY_VARIABLES, target_of
 from shakedown.jobs.request import LaunchRequest
 from shakedown.probe import Target
 

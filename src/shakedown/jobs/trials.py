@@ -29,9 +29,10 @@ from shakedown.errors import LedgerProblem
 from shakedown.host import files, foreign
 from shakedown.host.foreign import Listening
 from shakedown.isolate.settings import PREFIXES
+from shakedown.jobs.addresses import at_address
 from shakedown.jobs.afterwards import looking_after
 from shakedown.jobs.outside import model_folder, weight_bytes
-from shakedown.jobs.reading import Reading, asked_for_random_weights, at_address, own_limits, target_of
+from shakedown.jobs.reading import Reading, asked_for_random_weights, own_limits, target_of
 from shakedown.jobs.request import LaunchRequest
 from shakedown.jobs.result import Progress, Talk
 from shakedown.ledger import MODEL_FACT, Ledger

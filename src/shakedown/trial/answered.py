@@ -47,3 +47,16 @@ def judge_answers(report: CanaryReport, assessment: Assessment) -> Judgement:
         would_change=report.would_change,
         exited=False,
     )
+
+
+def unreached(why: str, assessment: Assessment) -> Judgement:
+    return Judgement(
+        verdict=Verdict.UNDECIDED,
+        phase=Phase.READY,
+        cause=f"its log says that it is ready, but {why}",
+        fingerprint="unreached",
+        phases=assessment.phases,
+        evidence=assessment.evidence,
+        would_change="an answer: it may listen on another port or address, or on 127.0.0.1 inside its"
+        " container; --port or --ready-url says where it is",
+    )

@@ -22,7 +22,7 @@ from shakedown.probe import (
     measure,
     poll,
 )
-from shakedown.trial.answered import broken_off, judge_answers, spelled
+from shakedown.trial.answered import broken_off, judge_answers, spelled, unreached
 from shakedown.trial.marks import Stated, judge_late, judge_marks, time_to_ready
 from shakedown.trial.ready_line import ReadyLine
 from shakedown.watch import Assessment, State
@@ -33,6 +33,7 @@ CANARY_S = 60.0
 MARKS_S = 120.0  # for all stated marks together
 DEATH_SHOWS_S = 8.0  # an engine that dies of a request takes the other processes with it in seconds
 HANG_SHOWS_S = 60.0  # the watch's budget for a silence, its three looks and some air
+NO_ROUTES_S = 40 * 60.0  # a server of another kind may move for ever; one that loads has routes by then
 STEP_S = 0.5
 UNREACHED_S = 30.0  # after its log says ready; an answer, be it an error, takes milliseconds
 
@@ -69,6 +70,7 @@ class Asking:
         self._looked_at: Target | None = None
         self._not_yet_s = self._answered_s = 0.0
         self._asked_s: float | None = None  # when the canary began that may have come too early
+        self._first_early_s: float | None = None
         self._may_load = self._told = False
         self._sent = self._seen_sent = 0  # requests that measure marks
         self._reported_s: float | None = None
@@ -175,7 +177,11 @@ class Asking:
 
         Once the watch was told of a request in flight there is no way back into a loading phase.
         """
-        return self._may_load and not self._told and is_early(report)
+        if not self._may_load or self._told or not is_early(report):
+            return False
+        if self._first_early_s is None:
+            self._first_early_s = self._clock()
+        return report.says_not_ready or self._clock() - self._first_early_s < NO_ROUTES_S
 
     def _only_looks(self, assessment: Assessment) -> bool:
         """The first seconds of a canary are a look like any other while nothing has said that it is ready."""
@@ -238,16 +244,7 @@ class Asking:
         why = self._why_unreached()
         if not self._overdue or not why:
             return None
-        return Judgement(
-            verdict=Verdict.UNDECIDED,
-            phase=Phase.READY,
-            cause=f"its log says that it is ready, but {why}",
-            fingerprint="unreached",
-            phases=assessment.phases,
-            evidence=assessment.evidence,
-            would_change="an answer: it may listen on another port or address, or on 127.0.0.1 inside its"
-            " container; --port or --ready-url says where it is",
-        )
+        return unreached(why, assessment)
 
     def _why_unreached(self) -> str:
         """ "" while it may only be late."""
