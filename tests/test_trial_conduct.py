@@ -172,6 +172,8 @@ def test_a_launch_that_goes_with_its_supervisor_has_exited(tmp_path):
     assert judgement is not None
     assert judgement.verdict is Verdict.CRASHED
     assert judgement.cause == "ended, and nobody was left to see how"
+
+
 LOADS = "import time; [(print('part', c, flush=True), time.sleep(0.5)) for c in 'abcdefghijklmnopqrstuvwxyz']"
 
 
