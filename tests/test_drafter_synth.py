@@ -182,6 +182,18 @@ def test_a_target_that_repeats_itself_is_given_up(target: Path, tmp_path: Path):
     assert "  short     4 of 5 conversations: the target writes too little that is kept" in found.lines
 
 
+def test_what_is_left_is_gone_through_although_none_of_it_can_be_kept(target: Path, tmp_path: Path):
+    """As after a kill: a run that was not cut goes through the same prompts and ends well."""
+    lines = [{"text": f"Question {n}?" + " long" * (40 if n >= 6 else 0)} for n in range(30)]
+    prompts, short = write_lines(tmp_path / "p.jsonl", *lines), Wishes(sampling=Sampling(max_tokens=60))
+    with serving(SERVER, "vllm") as server:
+        for wanted in (6, 30):
+            asked = {"wishes": short, "prompts": prompts, "wanted": wanted}
+            synth(target, server.base_url, tmp_path / "out", **asked)
+    assert len(samples_in(tmp_path / "out")) == 6
+    assert len(left_out_of(tmp_path / "out")) == 24
+
+
 def test_a_full_disk_leaves_whole_samples_to_go_on_from(target: Path, tmp_path: Path):
     """A limit on the size of a file stands in for a full disk: the kernel refuses the write alike."""
     prompts, out = questions(tmp_path / "p.jsonl", 40), tmp_path / "out"

@@ -106,7 +106,7 @@ def synthesise(
 ) -> Standing:
     """Holds the conversations, `concurrency` at a time. Raises ServerLost, HostProblem, DataProblem."""
     left_out: Counter[Reason] = Counter()
-    made, kept, began_s, done_before = 0, 0, time.monotonic(), asked.held
+    made, shown, began_s, done_before = 0, False, time.monotonic(), asked.held
 
     def standing() -> Standing:
         return Standing(
@@ -129,20 +129,23 @@ def synthesise(
             number, conversation = finished
             made += conversation.made
             samples = journal.write(number, conversation, about)
-            if samples and not kept:
+            if samples and not shown:
                 listener.first_sample(interview.template.show(samples[0].token_ids, samples[0].mask))
-            kept += len(samples)
+                shown = True
             if conversation.left_out is not None:
                 reason = conversation.left_out.reason
                 left_out[reason] += 1
                 if left_out[reason] == 1:
                     listener.left_out(number, conversation.left_out)
-                refuse_hopeless(kept, left_out)
+                refuse_hopeless(journal.kept, left_out)  # also by the starts before this one
     return standing()
 
 
 def refuse_hopeless(kept: int, left_out: Counter[Reason]) -> None:
-    """Raises DataProblem where nothing was kept so far: it is no accident then."""
+    """Raises DataProblem where nothing was ever kept in this folder: it is no accident then.
+
+    `left_out` are those of this start.
+    """
     if kept == 0 and left_out.total() >= HOPELESS:
         reason, count = left_out.most_common(1)[0]
         raise DataProblem(
