@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -21,7 +22,7 @@ from stand_ins import eventually
 from shakedown.core import Launch
 from shakedown.drafter.plan import Plan, TrainPlan
 from shakedown.drafter.samples import Finish, Sample, write_sample
-from shakedown.errors import UsageError
+from shakedown.errors import DataProblem, UsageError
 from shakedown.host import reach
 from shakedown.jobs.draft_build import BuildRequest, build_job, extract_stage, synth_stage, train_stage
 from shakedown.jobs.request import LaunchRequest
@@ -129,6 +130,35 @@ def test_a_build_that_is_killed_goes_on(target: Path, tmp_path: Path):
     assert done.returncode == 0, done.stderr
     assert "synth: done before" in done.stderr
     assert os.path.getmtime(next(folder.glob("synth-*")) / "train" / "samples.jsonl") == asked
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_what_is_removed_of_a_build_is_made_again_also_from_another_working_directory(
+    target: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """A shard, as the error of a damaged one says; a drafter whose checkpoint was noted by a relative path."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "sub").mkdir()
+    with serving("chat_tokens.py", "vllm") as server:
+        first = build(target, Path(), server.base_url).document
+    work = tmp_path / "built" / "work"
+    shard = next(work.glob("extract-*/states-*.safetensors"))
+    for folder in [*work.glob("train-*"), *work.glob("export-*"), *work.glob("evaluate-*")]:
+        shutil.rmtree(folder)
+    raw = bytearray(shard.read_bytes())
+    raw[-5] ^= 1
+    shard.write_bytes(raw)
+    nobody = "http://127.0.0.1:9"
+    with pytest.raises(DataProblem, match="is damaged") as caught:
+        build(target, Path(), nobody)
+    assert "remove the shard and give the command again" in caught.value.hints[0]
+    shard.unlink()
+    assert build(target, Path(), nobody).document["tokens_per_round"] == first["tokens_per_round"]
+    for folder in [*work.glob("export-*"), *work.glob("evaluate-*")]:
+        shutil.rmtree(folder)
+    monkeypatch.chdir(tmp_path / "sub")
+    assert build(target, Path(".."), nobody).document["tokens_per_round"] == first["tokens_per_round"]
 
 
 def test_nothing_of_the_target_is_held_where_training_begins(target: Path, tmp_path: Path):

@@ -1,5 +1,6 @@
 """Stages: done once for what went into them, done again for anything else, never half."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -77,6 +78,34 @@ def test_a_stage_that_is_to_reach_further_goes_on_in_its_folder(tmp_path: Path):
     ]
     assert len(set(folders)) == 1
     assert work.times == 2
+
+
+def test_a_note_counts_only_while_what_the_stage_made_is_there(tmp_path: Path):
+    def work(folder: Path) -> JobResult:
+        folder.mkdir(exist_ok=True)
+        (folder / "made").touch()
+        return done(folder)
+
+    def whole(folder: Path) -> bool:
+        return (folder / "made").is_file()
+
+    def broken_off(folder: Path) -> JobResult:
+        (folder / "made").touch()
+        raise HostProblem("killed")
+
+    done, heard = Counting(), Heard()
+
+    def once(doing: Callable[[Path], JobResult]) -> Path:
+        asked = Stage(name="extract", settings={}, work=doing, whole=whole)
+        return Stages(tmp_path, heard).run(asked).folder
+
+    folder = once(work)
+    (folder / "made").unlink()
+    with pytest.raises(HostProblem):
+        once(broken_off)
+    assert once(work) == folder
+    assert done.times == 2  # what was broken off is not taken for done by the first one's note
+    assert sum("again: not all that it made is there" in line for line in heard.lines) == 1
 
 
 def test_a_stage_that_failed_is_named_and_done_again(tmp_path: Path):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import shlex
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -12,8 +12,9 @@ from typing import Any
 import torch
 
 from shakedown.core import Launch
+from shakedown.drafter.checkpoint import last_checkpoint
 from shakedown.drafter.journal import SAMPLES
-from shakedown.drafter.manifest import MANIFEST
+from shakedown.drafter.manifest import MANIFEST, read_manifest
 from shakedown.drafter.memory import give_back
 from shakedown.drafter.plan import Plan, QuestionsPlan, SynthPlan, read_plan
 from shakedown.drafter.target import find_checkpoint, read_target
@@ -32,6 +33,7 @@ from shakedown.jobs.train_crew import train_in_crew
 
 TRAIN, QUESTIONS = "train", "questions"  # the two sets of data, in the folder of the synth stage
 DRAFTER = "drafter"
+DRAFTER_FILES = "config.json", "model.safetensors"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,8 +115,16 @@ def synth_stage(request: BuildRequest, plan: Plan, launch: LaunchRequest, talk: 
     settings["target"], settings["questions"] = request.target, asdict(replace(questions, samples=None))
     settings["digests"] = [digest(Path(each)) for each in (asked.prompts, questions.prompts) if each]
     extent = {"samples": asked.samples, "questions": questions.samples}
+    made = f"{TRAIN}/{SAMPLES}", f"{QUESTIONS}/{SAMPLES}"
     models = [find_checkpoint(request.target)]
-    return Stage(name="synth", settings=settings, extent=extent, models=models, work=work)
+    return Stage(
+        name="synth", settings=settings, extent=extent, models=models, work=work, whole=holding(*made)
+    )
+
+
+def holding(*files: str) -> Callable[[Path], bool]:
+    """Whether a stage's folder holds these files."""
+    return lambda folder: all((folder / file).is_file() for file in files)
 
 
 def launched(command: str | None, target: str, launch: LaunchRequest) -> LaunchRequest:
@@ -186,7 +196,17 @@ def extract_stage(request: BuildRequest, plan: Plan, data: Done, talk: Talk) -> 
 
     settings = {"target": request.target, **asdict(asked)}
     models = [find_checkpoint(request.target)]
-    return Stage(name="extract", settings=settings, inputs=[samples], models=models, work=work)
+    return Stage(
+        name="extract", settings=settings, inputs=[samples], models=models, work=work, whole=states_are_whole
+    )
+
+
+def states_are_whole(folder: Path) -> bool:
+    """Every shard is there: one that is damaged is removed by hand, so that it is captured anew."""
+    if not (folder / MANIFEST).is_file():
+        return False
+    manifest = read_manifest(folder)
+    return manifest.complete and holding(*(shard.file for shard in manifest.shards))(folder)
 
 
 def train_stage(request: BuildRequest, plan: Plan, states: Done, talk: Talk) -> Stage:
@@ -199,16 +219,28 @@ def train_stage(request: BuildRequest, plan: Plan, states: Done, talk: Talk) -> 
 
     settings = {"target": request.target, **asdict(plan.train), "processes": processes}
     models = [Path(plan.train.start)] if plan.train.start else []
-    return Stage(name="train", settings=settings, inputs=[states.folder / MANIFEST], models=models, work=work)
+    return Stage(
+        name="train",
+        settings=settings,
+        inputs=[states.folder / MANIFEST],
+        models=models,
+        work=work,
+        whole=lambda folder: last_checkpoint(folder) is not None,
+    )
 
 
 def export_stage(request: BuildRequest, trained: Done) -> Stage:
     def work(folder: Path) -> JobResult:
-        checkpoint = Path(trained.document["checkpoint"])
+        # by its name alone: the note's path is that of the working directory in which it was trained
+        checkpoint = trained.folder / Path(trained.document["checkpoint"]).name
         return export_job(ExportRequest(target=request.target, checkpoint=checkpoint, out=folder / DRAFTER))
 
     return Stage(
-        name="export", settings={"target": request.target}, inputs=[trained.folder / NOTE], work=work
+        name="export",
+        settings={"target": request.target},
+        inputs=[trained.folder / NOTE],
+        work=work,
+        whole=holding(*(f"{DRAFTER}/{file}" for file in DRAFTER_FILES)),
     )
 
 
@@ -221,7 +253,7 @@ def evaluate_stage(request: BuildRequest, plan: Plan, data: Done, exported: Done
         )
         return evaluate_job(asked, talk)
 
-    inputs = [questions, drafter / "config.json", drafter / "model.safetensors"]
+    inputs = [questions, *(drafter / file for file in DRAFTER_FILES)]
     settings = {"target": request.target, **asdict(plan.evaluate)}
     return Stage(name="evaluate", settings=settings, inputs=inputs, work=work)
 

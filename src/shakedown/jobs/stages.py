@@ -29,7 +29,8 @@ class Stage:
     weights samples count; `work` is handed the stage's folder.
 
     `work` must go on by itself where it finds its folder begun, and also where `extent`, such as a number
-    of samples, has grown: that does not make another folder.
+    of samples, has grown: that does not make another folder. `whole` says whether all that it made is still
+    in its folder: a note alone does not make a stage done.
     """
 
     name: str
@@ -38,6 +39,7 @@ class Stage:
     inputs: Sequence[Path] = ()
     models: Sequence[Path] = ()
     work: Callable[[Path], JobResult]
+    whole: Callable[[Path], bool] = Path.is_dir
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,16 +65,21 @@ class Stages:
         folder = self._folder / f"{stage.name}-{key[:8]}"
         note_key = {"inputs": key, "extent": dict(stage.extent)}
         done = read_note(folder, stage, note_key)
-        if done is not None:
+        if done is not None and stage.whole(folder):
             self._talk.say(f"{stage.name}: done before, in {folder}")
         else:
-            self._talk.say(f"{stage.name}: in {folder}")
+            gone = " again: not all that it made is there any more" if done else ""
+            self._talk.say(f"{stage.name}: in {folder}{gone}")
             done = self._work(stage, folder, note_key)
         self.done.append(done)
         return done
 
     def _work(self, stage: Stage, folder: Path, key: Mapping[str, Any]) -> Done:
         began_s = time.monotonic()
+        try:
+            (folder / NOTE).unlink(missing_ok=True)  # a kill from here on must not leave it done
+        except OSError as problem:
+            raise HostProblem(f"{folder / NOTE} cannot be removed: {problem.strerror}") from None
         try:
             result = stage.work(folder)
         except ShakedownError as problem:
