@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import resource
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
@@ -14,7 +16,7 @@ from shakedown.drafter.export import export_drafter
 from shakedown.drafter.read import load_drafter
 from shakedown.drafter.rotary import Rope
 from shakedown.engines.lint import Serving, TargetConfig, lint
-from shakedown.errors import DataProblem, UsageError
+from shakedown.errors import DataProblem, EnvironmentProblem, UsageError
 from shakedown.jobs.draft_lint import shipped_surveys
 from shakedown.jobs.drafter_facts import read_drafter_facts
 
@@ -107,6 +109,37 @@ def test_a_folder_that_holds_something_is_left_alone(tmp_path):
     with pytest.raises(UsageError, match="not empty"):
         exported(tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == ["mine"]
+
+
+def test_what_lies_beside_it_is_left_alone_and_an_empty_working_directory_is_filled(tmp_path, monkeypatch):
+    mine = tmp_path / "d.part" / "mine"
+    mine.parent.mkdir()
+    mine.write_text("precious")
+    exported(tmp_path / "d")
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    exported(Path())
+    for folder in (tmp_path / "d", Path()):
+        assert sorted(path.name for path in folder.iterdir()) == ["config.json", "model.safetensors"]
+        assert folder.stat().st_mode == mine.parent.stat().st_mode
+    assert mine.read_text() == "precious"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["d", "d.part", "here"]
+
+
+@pytest.mark.parametrize("there", [False, True])
+def test_a_full_disk_is_an_error_that_leaves_nothing(tmp_path, there):
+    """A limit on the size of a file stands in for a full disk: the kernel refuses the write alike."""
+    out = tmp_path / "d"
+    if there:
+        out.mkdir()
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    try:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (3_000, limits[1]))
+        with pytest.raises(EnvironmentProblem, match="could not be written"):
+            exported(out)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert list(tmp_path.rglob("*")) == ([out] if there else [])
 
 
 def test_another_width_needs_its_embedding(tmp_path):

@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import json
 import shutil
+import tempfile
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import save_file
 from torch import Tensor
 
@@ -27,6 +29,7 @@ from shakedown.engines.lint.switches import SWITCHES
 from shakedown.errors import DataProblem, EnvironmentProblem, UsageError
 
 STORED = torch.bfloat16
+CONFIG, WEIGHTS = "config.json", "model.safetensors"
 
 
 def export_drafter(
@@ -42,26 +45,52 @@ def export_drafter(
     """Writes `folder`, which must not hold anything yet, whole or not at all; weights in bf16.
 
     `embedding` [vocab, hidden] is needed where the drafter's width is not the target's: the engines share
-    the target's otherwise. Raises UsageError where no numbers make `engines` capture the drafter's layers.
+    the target's otherwise. Raises UsageError where no numbers make `engines` capture the drafter's layers,
+    EnvironmentProblem where it cannot be written.
     """
-    if folder.exists() and any(folder.iterdir()):
-        raise UsageError(f"{folder} is not empty", "give --out a new folder")
     settings = config_of(config, sglang_numbers(config, engines), provenance or {})
     stored = tensors_of(config, weights, d2t, embedding)
-    part = folder.with_name(folder.name + ".part")
-    shutil.rmtree(part, ignore_errors=True)
     try:
-        part.mkdir(parents=True)
-        (part / "config.json").write_text(json.dumps(settings, indent=2) + "\n")
-        save_file(stored, part / "model.safetensors", metadata={"format": "pt"})
-        refuse_unlike(part, config, stored)
-        if folder.exists():
-            folder.rmdir()
-        part.rename(folder)
-    except OSError as problem:
+        folder = folder.resolve()  # of "." there is neither a name nor a parent
+        if folder.exists() and any(folder.iterdir()):
+            raise UsageError(f"{folder} is not empty", "give --out a new folder")
+        write_beside(folder, config, settings, stored)
+    except (OSError, SafetensorError) as problem:
         raise EnvironmentProblem(f"{folder} could not be written: {problem}") from None
+
+
+def write_beside(
+    folder: Path, config: DrafterConfig, settings: Mapping[str, Any], stored: Mapping[str, Tensor]
+) -> None:
+    """Writes it under a name that nobody has, reads it back, and only then calls it `folder`.
+
+    A folder that is there is filled, not replaced: it may be a mount, or somebody's working directory.
+    """
+    there = folder.exists()
+    around = folder if there else folder.parent
+    around.mkdir(parents=True, exist_ok=True)
+    beside = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", suffix=".part", dir=around))
+    try:
+        part = beside / folder.name  # the one above it only its owner may read
+        part.mkdir()
+        (part / CONFIG).write_text(json.dumps(settings, indent=2) + "\n")
+        save_file(dict(stored), part / WEIGHTS, metadata={"format": "pt"})
+        refuse_unlike(part, config, stored)
+        if not there:
+            part.rename(folder)
+            return
+        for file in (WEIGHTS, CONFIG):  # without its config it is no drafter yet
+            (part / file).rename(folder / file)
     finally:
-        shutil.rmtree(part, ignore_errors=True)
+        shutil.rmtree(beside, ignore_errors=True)
+
+
+def withdraw(folder: Path, *, keep_folder: bool) -> None:
+    """Takes an export back, and nothing else that may lie there."""
+    for file in (CONFIG, WEIGHTS):
+        (folder / file).unlink(missing_ok=True)
+    if not keep_folder:
+        folder.rmdir()
 
 
 def sglang_numbers(config: DrafterConfig, engines: Iterable[EngineProfile]) -> tuple[int, ...]:

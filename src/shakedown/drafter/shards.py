@@ -139,7 +139,7 @@ def verify_shard(path: Path, shard: Shard) -> None:
         )
 
 
-REPAIR = "remove the shard and give the command again that made it (extract, build): only its samples are captured anew"
+REPAIR = "remove the shard and give the command again that made it: only its samples are captured anew"
 
 
 def map_shard(path: Path, shard: Shard, *, hidden_size: int, aux_width: int) -> dict[str, torch.Tensor]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shlex
+import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -13,6 +14,7 @@ import torch
 
 from shakedown.core import Launch
 from shakedown.drafter.checkpoint import last_checkpoint
+from shakedown.drafter.export import CONFIG, WEIGHTS
 from shakedown.drafter.journal import SAMPLES
 from shakedown.drafter.manifest import MANIFEST, read_manifest
 from shakedown.drafter.memory import give_back
@@ -33,7 +35,7 @@ from shakedown.jobs.train_crew import train_in_crew
 
 TRAIN, QUESTIONS = "train", "questions"  # the two sets of data, in the folder of the synth stage
 DRAFTER = "drafter"
-DRAFTER_FILES = "config.json", "model.safetensors"
+DRAFTER_FILES = CONFIG, WEIGHTS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -233,6 +235,7 @@ def export_stage(request: BuildRequest, trained: Done) -> Stage:
     def work(folder: Path) -> JobResult:
         # by its name alone: the note's path is that of the working directory in which it was trained
         checkpoint = trained.folder / Path(trained.document["checkpoint"]).name
+        shutil.rmtree(folder / DRAFTER, ignore_errors=True)  # of a start that ended before it was noted
         return export_job(ExportRequest(target=request.target, checkpoint=checkpoint, out=folder / DRAFTER))
 
     return Stage(

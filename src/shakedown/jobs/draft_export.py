@@ -1,18 +1,17 @@
 """`draft export`: a checkpoint of training as one directory for SGLang and vLLM, read back and linted.
 
-It never leaves a directory in which the lint finds an error.
+It never leaves a directory that no engine known would serve as it was trained.
 """
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from shakedown.drafter.checkpoint import Checkpoint, load_checkpoint
-from shakedown.drafter.export import export_drafter
+from shakedown.drafter.export import export_drafter, withdraw
 from shakedown.drafter.target import find_checkpoint, read_target
 from shakedown.engines.lint import EngineReport, Level, Serving
 from shakedown.errors import UsageError
@@ -40,6 +39,7 @@ def export_job(request: ExportRequest) -> JobResult:
     target = read_target(folder)
     checkpoint = load_checkpoint(request.checkpoint)
     refuse_other_target(checkpoint.config, target, request.checkpoint)
+    was_there = request.out.exists()
     export_drafter(
         request.out,
         checkpoint.config,
@@ -49,19 +49,25 @@ def export_job(request: ExportRequest) -> JobResult:
         embedding=target.embedding(),
         provenance=provenance_of(checkpoint),
     )
-    reports = lint_folder(LintRequest(drafter=request.out, target=folder))
-    serving = [report for report in reports if report.verdict is Serving.AS_TRAINED]
-    if not serving:
-        shutil.rmtree(request.out)
-        raise UsageError(
-            f"no engine known would serve this drafter: {'; '.join(first_errors(reports))}",
-            "see `shakedown draft lint` on a drafter of the same target",
-        )
+    try:
+        reports = lint_folder(LintRequest(drafter=request.out, target=folder))
+        refuse_unserved(reports)
+    except BaseException:
+        withdraw(request.out, keep_folder=was_there)
+        raise
     return JobResult(
         document=document_of(request, checkpoint, reports),
         lines=list(told(request, checkpoint, reports)),
         exit_code=ExitCode.GOOD,
     )
+
+
+def refuse_unserved(reports: Sequence[EngineReport]) -> None:
+    if not any(report.verdict is Serving.AS_TRAINED for report in reports):
+        raise UsageError(
+            f"no engine known would serve this drafter: {'; '.join(first_errors(reports))}",
+            "see `shakedown draft lint` on a drafter of the same target",
+        )
 
 
 def provenance_of(checkpoint: Checkpoint) -> dict[str, Any]:
