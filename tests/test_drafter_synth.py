@@ -61,12 +61,18 @@ def target(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def synth(
-    target: Path, url: str, out: Path, talk: Heard | None = None, wishes: Wishes | None = None, **changes: Any
+    target: Path,
+    url: str,
+    out: Path,
+    talk: Heard | None = None,
+    wishes: Wishes | None = None,
+    dry_run: bool = False,
+    **changes: Any,
 ) -> JobResult:
     request = SynthRequest(
         target=str(target), server=url, out=out, wishes=wishes or Wishes(), **{"concurrency": 4, **changes}
     )
-    nothing = LaunchRequest(launch=Launch(argv=(), env={}, cwd=out.parent))
+    nothing = LaunchRequest(launch=Launch(argv=(), env={}, cwd=out.parent), dry_run=dry_run)
     return synth_job(request, nothing, talk or Heard())
 
 
@@ -261,6 +267,28 @@ def test_a_finished_folder_is_not_asked_again_and_other_settings_are_refused(tar
     other = Wishes(sampling=Sampling(max_tokens=5))
     with pytest.raises(UsageError, match="begun with other settings: sampling was"):
         synth(target, server.base_url, out, prompts=prompts, wanted=7, wishes=other)
+
+
+def test_a_dry_run_makes_nothing_and_cuts_nothing(target: Path, tmp_path: Path):
+    out, nobody = tmp_path / "new" / "out", "http://127.0.0.1:9"
+    asked: dict[str, Any] = {"prompts": questions(tmp_path / "p.jsonl")}
+    said = synth(target, nobody, out, dry_run=True, **asked)
+    assert said.lines[0].startswith("would hold 12 conversations")
+    assert not (tmp_path / "new").exists()
+    with serving(SERVER, "vllm") as server:  # and so other settings than those of the dry run are welcome
+        synth(
+            target, server.base_url, out, wanted=4, wishes=Wishes(sampling=Sampling(max_tokens=64)), **asked
+        )
+    for name in ("samples.jsonl", "left-out.jsonl"):
+        with open(out / name, "ab") as file:  # what a kill in the middle of a write leaves
+            file.write(b'{"id": "00')
+    before = {path: path.read_bytes() for path in out.iterdir()}
+    same = Wishes(sampling=Sampling(max_tokens=64))
+    said = synth(target, nobody, out, dry_run=True, wishes=same, **asked)
+    assert said.lines[0].startswith("would hold 8 conversations")
+    with pytest.raises(UsageError, match="begun with other settings: sampling was"):
+        synth(target, nobody, out, dry_run=True, **asked)
+    assert {path: path.read_bytes() for path in out.iterdir()} == before
 
 
 def test_truncated_answers_are_left_out_unless_asked_for(target: Path, tmp_path: Path):

@@ -25,39 +25,45 @@ NAME = re.compile(r"(\d+)(?:-(\d+)of(\d+))?")
 
 
 class Journal:
-    """Open for one process at a time.
+    """Open for one process at a time; with `look` it only reads, and neither makes nor cuts anything.
 
     `done` are the numbers of the conversations that are over; `kept` counts those with a sample or more.
     """
 
-    def __init__(self, folder: Path, settings: Mapping[str, Any]) -> None:
+    def __init__(self, folder: Path, settings: Mapping[str, Any], *, look: bool = False) -> None:
         """Raises UsageError for a folder in use or begun otherwise, HostProblem for one not to be used."""
         self.folder, self._settings = folder, settings
         self.done: set[int] = set()
         self.kept = self.samples = self.generated = self.left_out = 0
         self.first_turns: set[str] = set()
         self._synced_s = time.monotonic()
+        self._look = look
         try:
             with ExitStack() as opened:
-                folder.mkdir(parents=True, exist_ok=True)
-                self._file = opened.enter_context(open_to_append(folder / SAMPLES))
-                self._left_file = opened.enter_context(open_to_append(folder / LEFT_OUT))
-                try:
-                    fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                except BlockingIOError:
-                    raise UsageError(f"another process writes to {folder} now") from None
+                if not look:
+                    self._claim(opened)
                 self._agree()
                 self._take_up()
                 self._opened = opened.pop_all()
         except OSError as problem:
             raise HostProblem(f"{folder} cannot be used: {problem.strerror or problem}") from None
 
+    def _claim(self, opened: ExitStack) -> None:
+        self.folder.mkdir(parents=True, exist_ok=True)
+        self._file = opened.enter_context(open_to_append(self.folder / SAMPLES))
+        self._left_file = opened.enter_context(open_to_append(self.folder / LEFT_OUT))
+        try:
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise UsageError(f"another process writes to {self.folder} now") from None
+
     def __enter__(self) -> Journal:
         return self
 
     def __exit__(self, *_: object) -> None:
         with self._opened:
-            self.sync()
+            if not self._look:
+                self.sync()
 
     def write(self, number: int, conversation: Conversation, about: Mapping[str, Any]) -> list[Sample]:
         """Its samples, kept before this returns. `about` holds model, template and sampling."""
@@ -117,16 +123,17 @@ class Journal:
                     "give the same settings to go on with it, or another --out",
                 )
             return
-        if os.fstat(self._file.fileno()).st_size:
-            raise UsageError(
-                f"{self.folder / SAMPLES} is there but {SETTINGS} is not: it is not ours to go on with"
-            )
+        samples = self.folder / SAMPLES
+        if samples.exists() and samples.stat().st_size:
+            raise UsageError(f"{samples} is there but {SETTINGS} is not: it is not ours to go on with")
+        if self._look:
+            return
         write_whole(path, json.dumps(mine, indent=2, ensure_ascii=False).encode() + b"\n")
 
     def _take_up(self) -> None:
         """Counts what is there, and cuts what a kill left half written."""
         group_start, group = 0, list[Sample]()
-        for start, line, place in whole_lines(self._file, self.folder / SAMPLES):
+        for start, line, place in whole_lines(self.folder / SAMPLES, cut=not self._look):
             sample = sample_of(line, place)
             if not group:
                 group_start = start
@@ -135,9 +142,9 @@ class Journal:
             if part == total:
                 self._count(number, group)
                 group = []
-        if group:  # its other parts were not written any more
+        if group and not self._look:  # its other parts were not written any more
             os.ftruncate(self._file.fileno(), group_start)
-        for _, line, place in whole_lines(self._left_file, self.folder / LEFT_OUT):
+        for _, line, place in whole_lines(self.folder / LEFT_OUT, cut=not self._look):
             self.done.add(parse_name(str(read_object(line, place).get("id")))[0])
             self.left_out += 1
 
@@ -155,13 +162,16 @@ def open_to_append(path: Path) -> BinaryIO:
     return open(path, "a+b", buffering=0)
 
 
-def whole_lines(file: BinaryIO, path: Path) -> Iterator[tuple[int, bytes, str]]:
-    """(start, line, its place in words) of every line that ends; one that does not is cut off the file."""
+def whole_lines(path: Path, *, cut: bool) -> Iterator[tuple[int, bytes, str]]:
+    """(start, line, its place in words) of every line that ends; `cut` takes off one that does not."""
+    if not path.exists():
+        return
     at = 0
     with open(path, "rb") as reader:
         for number, line in enumerate(reader, 1):
             if not line.endswith(b"\n"):
-                os.ftruncate(file.fileno(), at)
+                if cut:
+                    os.truncate(path, at)
                 return
             yield at, line, f"{path}:{number}"
             at += len(line)

@@ -42,7 +42,7 @@ def synth_jobs(
 ) -> list[JobResult]:
     """Several sets of data with one server, one after the other; it is started only if one is not whole."""
     with ExitStack() as opened:
-        sets = [opened.enter_context(Synthesis(request, talk)) for request in requests]
+        sets = [opened.enter_context(Synthesis(request, talk, look=launch.dry_run)) for request in requests]
         if launch.dry_run:
             return [each.planned() for each in sets]
         if any(each.left for each in sets):
@@ -59,8 +59,8 @@ def synth_jobs(
 class Synthesis:
     """One set of data: all that can be wrong with it is found before a server is started for it."""
 
-    def __init__(self, request: SynthRequest, talk: Talk) -> None:
-        """Raises UsageError, HostProblem."""
+    def __init__(self, request: SynthRequest, talk: Talk, *, look: bool = False) -> None:
+        """`look`: nothing is to be held. Raises UsageError, HostProblem."""
         self.request, self._talk = request, talk
         self._prompts = read_prompts(request.prompts) if request.prompts else None
         wanted = number_wanted(request, self._prompts)
@@ -69,7 +69,7 @@ class Synthesis:
         )
         if self._prompts is None:
             checked(lambda: self._template.opening([]))
-        self._journal = Journal(request.out, settings_of(request, self._template))
+        self._journal = Journal(request.out, settings_of(request, self._template), look=look)
         self._asked = Asked(self._prompts, wanted, self._journal)
         self._before = self._journal.samples
         self._standing: Standing | None = None
