@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from shakedown.cli.finish import finish
-from shakedown.cli.options import Url, apply_all, command_argument, json_option, server_options
+from shakedown.cli.options import Number, Url, apply_all, command_argument, json_option, server_options
 from shakedown.cli.output import choose_talk
 
 if TYPE_CHECKING:
@@ -61,10 +61,8 @@ target_options = apply_all(
 @click.option("--samples", type=click.IntRange(1), help="Conversations. Left out: each prompt once, or 1000.")
 @click.option("--out", type=click.Path(path_type=Path, file_okay=False), required=True, help="Folder.")
 @click.option("--concurrency", type=click.IntRange(1, 4096), default=64, show_default=True)
-@click.option(
-    "--temperature", type=click.FloatRange(0, 10), default=0.0, show_default=True, help="0 is greedy."
-)
-@click.option("--top-p", type=click.FloatRange(0, 1, min_open=True), default=1.0, show_default=True)
+@click.option("--temperature", type=Number(0, 10), default=0.0, show_default=True, help="0 is greedy.")
+@click.option("--top-p", type=Number(0, 1, min_open=True), default=1.0, show_default=True)
 @click.option("--max-tokens", type=click.IntRange(1), default=1024, show_default=True, help="Of one answer.")
 @click.option(
     "--turns",
@@ -212,13 +210,13 @@ def extract(as_json: bool, engine_options: dict[str, Any] | None, **options: Any
 )
 @click.option(
     "--learning-rate",
-    type=click.FloatRange(0, min_open=True),
+    type=Number(0, min_open=True),
     help=f"{FITTING} 2e-4, up to width 1024 1e-3.",
 )
-@click.option("--decay", type=click.FloatRange(0, 1, min_open=True), default=0.8, show_default=True)
+@click.option("--decay", type=Number(0, 1, min_open=True), default=0.8, show_default=True)
 @click.option(
     "--teacher-temperature",
-    type=click.FloatRange(0, min_open=True),
+    type=Number(0, min_open=True),
     help="Of the target's distribution as it is taught: below 1 its choice stands out. "
     f"{FITTING} 1, up to width 1024 0.5.",
 )
@@ -230,7 +228,7 @@ def extract(as_json: bool, engine_options: dict[str, Any] | None, **options: Any
 )
 @click.option("--batch-packs", type=click.IntRange(1), help="So many packs a batch, each of --pack-rows.")
 @click.option("--freeze-head", is_flag=True, help="Keep the output rows as they begin: a tenth faster.")
-@click.option("--held-out", type=click.FloatRange(0, 0.5), default=0.05, show_default=True, help="Share.")
+@click.option("--held-out", type=Number(0, 0.5), default=0.05, show_default=True, help="Share.")
 @click.option("--seed", type=int, default=0, show_default=True)
 @click.option("--evaluate-steps", type=click.IntRange(1), default=100, show_default=True)
 @click.option("--checkpoint-steps", type=click.IntRange(1), default=200, show_default=True)

@@ -12,7 +12,7 @@ import click
 
 from shakedown.cli.draft import draft
 from shakedown.cli.finish import finish
-from shakedown.cli.options import json_option
+from shakedown.cli.options import Number, json_option
 from shakedown.cli.output import choose_talk
 
 if TYPE_CHECKING:
@@ -64,7 +64,7 @@ def lint(
 @click.option("--drafts", type=click.IntRange(1, 15), default=3, show_default=True, help="The engine's k.")
 @click.option(
     "--temperature",
-    type=click.FloatRange(0, 10),
+    type=Number(0, 10),
     default=0.0,
     show_default=True,
     help="0: greedy. Above: also the rules by which engines accept then.",

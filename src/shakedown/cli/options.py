@@ -5,6 +5,7 @@ It never runs anything.
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -18,6 +19,16 @@ from shakedown.core import Expectation
 F = TypeVar("F", bound=Callable[..., Any])
 
 UNIT_SECONDS = {"s": 1.0, "m": 60.0, "h": 3600.0}
+
+
+class Number(click.FloatRange):
+    """A number within a range: nan, which is neither below nor above anything, is none; nor is infinity."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        found = float(super().convert(value, param, ctx))
+        if not math.isfinite(found):
+            self.fail(f"{value!r} is not a finite number", param, ctx)
+        return found
 
 
 class Duration(click.ParamType[float]):

@@ -12,6 +12,7 @@ from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
+from shakedown.drafter.limits import what_is_wrong
 from shakedown.drafter.prompts import BUILT_IN
 from shakedown.errors import UsageError
 
@@ -152,6 +153,8 @@ def overlaid(plan: Plan, found: Mapping[str, Any], place: str) -> Plan:
         for key, value in values.items():
             if type(value) not in TYPES[known[key]]:
                 raise UsageError(f"{where} {key} is {value!r}, which is no {known[key].split(' |')[0]}")
+            if wrong := what_is_wrong(name, key, value):
+                raise UsageError(f"{where} {key} is {value!r}: {wrong}")
         sections[name] = replace(section, **values)
     return replace(plan, **sections)
 

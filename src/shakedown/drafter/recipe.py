@@ -47,7 +47,8 @@ class Recipe:
             raise UsageError(
                 f"held out is {self.held_out}, decay is {self.decay}: shares lie between 0 and 1"
             )
-
+        if not 0 < self.learning_rate < math.inf:
+            raise UsageError(f"learning rate is {self.learning_rate}: it must be more than 0")
         if not 0 < self.teacher_temperature < math.inf:
             raise UsageError(
                 f"teacher temperature is {self.teacher_temperature}: it must be more than 0",
