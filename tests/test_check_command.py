@@ -5,6 +5,7 @@ import socket
 import sys
 
 from click.testing import CliRunner
+from eagle3_directories import healthy_config, write_drafter, write_target
 
 from shakedown.cli.main import cli
 from shakedown.core import Launch
@@ -54,6 +55,48 @@ def test_no_secret_of_the_command_is_told():
     )
     assert "interface" in done.stdout
     assert secret not in done.output
+
+
+NEW_SGLANG = {
+    "llama": "class LlamaForCausalLM:\n    def set_eagle3_layers_to_capture(self, layer_ids):\n"
+    "        self.capture = [val + 1 for val in layer_ids]\nEntryClass = LlamaForCausalLM\n",
+    "llama_eagle3": 'class LlamaForCausalLMEagle3: x = "norm_before_residual"\n'
+    "EntryClass = [LlamaForCausalLMEagle3]\n",
+}
+
+
+def drafter_errors(*command):
+    found = json.loads(check("--json", "--", sys.executable, *map(str, command)).stdout)["findings"]
+    return {f["rule"]: f for f in found if f["rule"].startswith("drafter-") and f["level"] == "error"}
+
+
+def test_a_drafter_is_linted_for_the_engine_that_the_launch_has(tmp_path, monkeypatch):
+    """This one honours what every SGLang known so far ignores."""
+    drafter, target = write_drafter(tmp_path / "d"), write_target(tmp_path / "m")
+    config = {**healthy_config(), "norm_before_residual": True}
+    (drafter / "config.json").write_text(json.dumps(config))
+    command = ["-m", "sglang.launch_server", "--model-path", target, "--speculative-algorithm", "EAGLE3"]
+    command += ["--speculative-draft-model-path", drafter]
+    assert len(drafter_errors(*command)) == 1
+    models = tmp_path / "site" / "sglang" / "srt" / "models"
+    models.mkdir(parents=True)
+    (tmp_path / "site" / "sglang" / "__init__.py").touch()
+    for name, text in NEW_SGLANG.items():
+        (models / f"{name}.py").write_text(text)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path / "site"))
+    assert drafter_errors(*command) == {}
+
+
+def test_of_each_rule_the_worst_is_told_and_where(tmp_path):
+    """vLLM's V1 runner drafts nothing past the drafter's own length; the last version's V2 runner does."""
+    drafter, target = write_drafter(tmp_path / "d"), write_target(tmp_path / "m")
+    config = {**healthy_config(), "max_position_embeddings": 1024}
+    (drafter / "config.json").write_text(json.dumps(config))
+    told = json.dumps({"method": "eagle3", "model": str(drafter), "num_speculative_tokens": 3})
+    command = ["-m", "vllm.entrypoints.openai.api_server", "--model", target, "--speculative-config", told]
+    ((_, found),) = drafter_errors(*command).items()
+    assert "(V1 runner)" in found["evidence"]
+    assert "0.32.0 (V2 runner)" not in found["evidence"]
 
 
 VLLM = ("-m", "vllm.entrypoints.openai.api_server", "--model", "m")

@@ -5,14 +5,15 @@ It starts nothing.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from shakedown.core import CheckFinding, CheckLevel
+from shakedown.engines.lint import EngineReport, Finding, Level, Serving
 from shakedown.engines.needs import Needs
-from shakedown.errors import ShakedownError
+from shakedown.errors import EnvironmentProblem, ShakedownError
 from shakedown.host import files
 from shakedown.host.machine import Machine
 from shakedown.jobs.draft_lint import LintRequest, lint_folder
@@ -71,19 +72,51 @@ def drafter_findings(machine: Machine, subject: Subject) -> Iterable[CheckFindin
         )
         return
     try:
-        reports = lint_folder(LintRequest(drafter=folder, target=subject.target, engine=subject.engine))
+        reports = lint_as_installed(subject, folder)
     except ShakedownError as problem:
         yield CheckFinding(
             rule="drafter", level=CheckLevel.ERROR, what="the drafter cannot be read", evidence=str(problem)
         )
         return
-    for found in {f.rule: f for report in reports for f in report.findings}.values():
-        level = CheckLevel(found.level.value)
-        yield CheckFinding(
-            rule=f"drafter-{found.rule}",
-            level=level,
-            what=found.what,
-            evidence=found.evidence,
-            effect=found.effect.value,
-            mend=found.mend,
-        )
+    yield from map(as_check, worst_by_rule(reports))
+
+
+def lint_as_installed(subject: Subject, folder: Path) -> tuple[EngineReport, ...]:
+    """By the engine that the launch's interpreter has; where that tells nothing, by every version known."""
+    asked = LintRequest(drafter=folder, target=subject.target, engine=subject.engine)
+    interpreter = subject.interpreter
+    if len(interpreter) != 2:  # more than `python -`: a container's, say
+        return lint_folder(asked)
+    try:
+        return lint_folder(replace(asked, python=interpreter[0]))
+    except EnvironmentProblem:
+        return lint_folder(asked)
+
+
+def worst_by_rule(reports: Sequence[EngineReport]) -> Iterator[Finding]:
+    """Of each rule the worst for any version or runner, named where it is not the same for all."""
+    found: dict[str, list[tuple[str, Finding]]] = {}
+    for report in reports:
+        for finding in report.findings:
+            found.setdefault(finding.rule, []).append((report.profile.title, finding))
+    for each in found.values():
+        worst = min((finding for _, finding in each), key=badness)
+        titles = list(dict.fromkeys(title for title, finding in each if badness(finding) == badness(worst)))
+        where = "" if len(titles) == len(reports) else f"{', '.join(titles)}: "
+        yield replace(worst, evidence=where + worst.evidence)
+
+
+def badness(finding: Finding) -> tuple[int, int]:
+    """Less is worse."""
+    return list(Level).index(finding.level), -list(Serving).index(finding.effect)
+
+
+def as_check(found: Finding) -> CheckFinding:
+    return CheckFinding(
+        rule=f"drafter-{found.rule}",
+        level=CheckLevel(found.level.value),
+        what=found.what,
+        evidence=found.evidence,
+        effect=found.effect.value,
+        mend=found.mend,
+    )
