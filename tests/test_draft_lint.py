@@ -7,6 +7,7 @@ import pickle
 import subprocess
 import sys
 import zipfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -116,6 +117,60 @@ def test_a_file_that_is_no_safetensors_file_is_named(tmp_path, content):
     (drafter / "model.safetensors").write_bytes(content)
     code, document = run_lint(drafter)
     assert (code, document["verdict"]) == (1, "does not load")
+
+
+def reheaded(edit: Callable[[dict[str, Any]], Any]) -> Callable[[bytes], bytes]:
+    def change(raw: bytes) -> bytes:
+        length = int.from_bytes(raw[:8], "little")
+        header = json.loads(raw[8 : 8 + length])
+        text = json.dumps(edit(header) or header).encode()
+        return len(text).to_bytes(8, "little") + text + raw[8 + length :]
+
+    return change
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        (lambda raw: raw + bytes(4096), "holds 4096 bytes more than its header says"),
+        (reheaded(lambda h: h["fc.weight"]["shape"].__setitem__(0, 31)), "fc.weight has"),
+        (reheaded(lambda h: h.update({"norm.weight": h["midlayer.hidden_norm.weight"]})), "comes next"),
+        (reheaded(lambda h: h["fc.weight"].pop("data_offsets") and None), "data_offsets None"),
+        (reheaded(lambda h: h["fc.weight"].update(data_offsets=[-8, 8])), "data_offsets [-8, 8]"),
+        (reheaded(lambda h: h.update({"fc.weight": 3})), "no place and shape of fc.weight"),
+        (reheaded(lambda h: [1]), "no JSON object but a list"),
+        (lambda raw: (10**5).to_bytes(8, "little") + b"[" * 10**5, "is not JSON"),
+    ],
+)
+def test_a_file_that_the_engines_reader_refuses_does_not_load(tmp_path, change, why):
+    drafter = write_drafter(tmp_path)
+    file = drafter / "model.safetensors"
+    file.write_bytes(change(file.read_bytes()))
+    code, document = run_lint(drafter)
+    assert (code, document["verdict"]) == (1, "does not load")
+    evidence = [f["evidence"] for f in document["findings"] if f["rule"] == "weights-unreadable"]
+    assert all(why in each for each in evidence)
+    assert evidence
+    torch_reader = pytest.importorskip("safetensors")
+    with pytest.raises(torch_reader.SafetensorError), torch_reader.safe_open(file, "np"):
+        pass
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        (json.dumps({**healthy_config(), "max_position_embeddings": "8k"}), "'8k', which is no number"),
+        (json.dumps({**healthy_config(), "hidden_size": [32]}), "hidden_size is [32], which is no number"),
+        (json.dumps({**healthy_config(), "architectures": 3}), "architectures is 3, which is no list"),
+        ("[" * 10**5, "is not JSON"),
+    ],
+)
+def test_a_config_that_is_none_is_a_usage_error(tmp_path, text, why):
+    drafter = write_drafter(tmp_path)
+    (drafter / "config.json").write_text(text)
+    code, document = run_lint(drafter)
+    assert code == 2
+    assert why in document["error"]
 
 
 @pytest.mark.parametrize("missing", ["config.json", "model.safetensors"])

@@ -6,6 +6,7 @@ It judges nothing and needs no torch.
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,24 @@ from shakedown.errors import UsageError
 from shakedown.jobs.weight_files import StoredTensor, Unreadable, cosine, find_weights
 
 SAMPLED_ROWS = 48
+NUMBERS = frozenset(
+    {
+        "hidden_size",
+        "target_hidden_size",
+        "intermediate_size",
+        "num_hidden_layers",
+        "num_attention_heads",
+        "num_key_value_heads",
+        "head_dim",
+        "vocab_size",
+        "draft_vocab_size",
+        "max_position_embeddings",
+        "num_aux_hidden_states",
+        "rope_theta",
+    }
+)
+LISTS = frozenset({"architectures", "layer_types"})
+BLOCKS = ("transformer_layer_config", "text_config", "rope_parameters", "rope_scaling", "eagle_config")
 CLOSE = 2**-7  # two roundings to bfloat16
 
 
@@ -54,11 +73,31 @@ def read_json(file: Path, hint: str) -> dict[str, Any]:
         found = json.loads(file.read_text())
     except OSError as problem:
         raise UsageError(f"{file} cannot be read: {problem.strerror}", hint) from None
-    except ValueError as problem:
+    except (ValueError, RecursionError) as problem:
         raise UsageError(f"{file} is not JSON: {problem}") from None
     if not isinstance(found, dict):
         raise UsageError(f"{file} is not a JSON object")
+    refuse_unlike_config(found, file)
     return found
+
+
+def refuse_unlike_config(found: Mapping[str, Any], file: Path) -> None:
+    """Raises UsageError where what is counted is no number, or what is listed no list."""
+    blocks = [found, *(block for key in BLOCKS if isinstance(block := found.get(key), dict))]
+    for block in blocks:
+        for key, value in block.items():
+            if key in NUMBERS and value is not None and not is_number(key, value):
+                raise UsageError(f"{file}: {key} is {value!r}, which is no number")
+            if key in LISTS and value is not None and not isinstance(value, list | str):
+                raise UsageError(f"{file}: {key} is {value!r}, which is no list")
+
+
+def is_number(key: str, value: Any) -> bool:
+    """Also "8192", of which Python makes a number."""
+    try:
+        return math.isfinite(float(value) if key == "rope_theta" else int(value))
+    except (TypeError, ValueError, OverflowError):
+        return False
 
 
 def match_head(

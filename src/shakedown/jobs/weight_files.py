@@ -13,6 +13,7 @@ from array import array
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeGuard
 
 from shakedown.jobs.pickled import PickleRefused, read_pickled_tensors
 
@@ -28,6 +29,13 @@ ITEM_BYTES = {
     "I8": 1,
     "U8": 1,
     "BOOL": 1,
+    "U64": 8,
+    "U32": 4,
+    "U16": 2,
+    "F8_E4M3": 1,
+    "F8_E5M2": 1,
+    "F8_E8M0": 1,
+    "C64": 8,
 }
 
 
@@ -94,6 +102,7 @@ def read_tensors(file: Path) -> Mapping[str, StoredTensor]:
 
 
 def _read_header(file: Path) -> Iterator[tuple[str, StoredTensor]]:
+    """Refuses what the engines' own reader (safetensors) refuses."""
     size = file.stat().st_size
     with file.open("rb") as stored:
         first = stored.read(8)
@@ -102,24 +111,56 @@ def _read_header(file: Path) -> Iterator[tuple[str, StoredTensor]]:
             raise Unreadable(f"no safetensors file: its header would be {length} bytes of {size}")
         try:
             header = json.loads(stored.read(length))
-        except ValueError as problem:
+        except (ValueError, RecursionError) as problem:
             raise Unreadable(f"its header is not JSON: {problem}") from None
-    for name, entry in header.items():
-        if name == "__metadata__":
-            continue
-        begin, end = entry["data_offsets"]
-        if 8 + length + end > size:
-            raise Unreadable(f"ends {8 + length + end - size} bytes before {name} does")
-        yield (
-            name,
-            StoredTensor(
-                file=file,
-                member=None,
-                dtype=entry["dtype"],
-                shape=tuple(entry["shape"]),
-                begin=8 + length + begin,
-            ),
-        )
+    if not isinstance(header, dict):
+        raise Unreadable(f"its header is no JSON object but a {type(header).__name__}")
+    entries = [_entry(name, entry) for name, entry in header.items() if name != "__metadata__"]
+    _refuse_misplaced(entries, size - 8 - length)
+    for entry in entries:
+        begin = 8 + length + entry.begin
+        tensor = StoredTensor(file=file, member=None, dtype=entry.dtype, shape=entry.shape, begin=begin)
+        yield entry.name, tensor
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Entry:
+    """A tensor as a header has it; `begin` and `end` count from the header's end."""
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    begin: int
+    end: int
+
+
+def _entry(name: str, found: object) -> _Entry:
+    if not isinstance(found, dict):
+        raise Unreadable(f"its header has no place and shape of {name}")
+    dtype, shape, place = (found.get(key) for key in ("dtype", "shape", "data_offsets"))
+    if not isinstance(dtype, str) or not _are_counts(shape) or not _are_counts(place) or len(place) != 2:
+        raise Unreadable(f"{name} has dtype {dtype!r}, shape {shape!r}, data_offsets {place!r}")
+    begin, end = place
+    if dtype in ITEM_BYTES and end - begin != math.prod(shape) * ITEM_BYTES[dtype]:
+        raise Unreadable(f"{name} has {end - begin} bytes, unlike its shape {shape} of {dtype}")
+    return _Entry(name=name, dtype=dtype, shape=tuple(shape), begin=begin, end=end)
+
+
+def _are_counts(found: object) -> TypeGuard[list[int]]:
+    return isinstance(found, list) and all(type(each) is int and each >= 0 for each in found)
+
+
+def _refuse_misplaced(entries: Sequence[_Entry], size: int) -> None:
+    """The tensors fill what follows the header, one after the other."""
+    at = 0
+    for entry in sorted(entries, key=lambda each: (each.begin, each.end)):
+        if entry.end > size:
+            raise Unreadable(f"ends {entry.end - size} bytes before {entry.name} does")
+        if entry.begin != at or entry.end < entry.begin:
+            raise Unreadable(f"{entry.name} lies at {entry.begin} to {entry.end}, where {at} comes next")
+        at = entry.end
+    if at != size:
+        raise Unreadable(f"holds {size - at} bytes more than its header says")
 
 
 def decode_floats(raw: bytes, dtype: str) -> array[float]:
