@@ -60,6 +60,11 @@ def whole_vocabulary(config: Config, tensors: Tensors) -> None:
     tensors["t2d"] = torch.ones(VOCAB, dtype=torch.bool)
 
 
+def for_a_wider_target(config: Config, tensors: Tensors) -> None:
+    config["target_hidden_size"] = 768
+    tensors["fc.weight"] = torch.randn(HIDDEN, 3 * 768).bfloat16()
+
+
 ROPE = {"rope_type": "default", "rope_theta": 100.0}
 FAULTS: dict[str, Fault] = {
     "healthy": lambda config, tensors: None,
@@ -88,6 +93,7 @@ FAULTS: dict[str, Fault] = {
     "tied head": settings(tie_word_embeddings=True),
     "short": settings(max_position_embeddings=32),
     "no draft_vocab_size": without("draft_vocab_size"),
+    "for a wider target": for_a_wider_target,
 }
 
 

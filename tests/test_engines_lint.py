@@ -85,6 +85,34 @@ def rules(reports: dict[str, EngineReport], level: Level) -> set[str]:
     return {f.rule for report in reports.values() for f in report.findings if f.level is level}
 
 
+RECORD = {"aux_inputs_of": [2, 15, 27], "target_layers": 30, "target_architecture": "LlamaForCausalLM"}
+
+
+@pytest.mark.parametrize(
+    ("changes", "rule", "serving"),
+    [
+        ({"hidden_size": 2 * HIDDEN}, "other-target", Serving.NOT),
+        ({"num_hidden_layers": 32}, "other-target", Serving.WRONGLY),
+        ({"num_hidden_layers": 28}, "other-target", Serving.WRONGLY),
+        ({"architectures": ["Qwen3ForCausalLM"]}, "other-target", Serving.WRONGLY),
+        ({"vocab_size": VOCAB + 128_000}, "vocab-size", Serving.WRONGLY),
+    ],
+)
+def test_another_target_is_told_from_the_drafters_own(changes, rule, serving):
+    recorded = facts({**healthy_config(), "shakedown": RECORD})
+    assert {report.verdict for report in judge(recorded).values()} == {Serving.AS_TRAINED}
+    reports = judge(recorded, **changes)
+    for report in reports.values():
+        (found,) = [f for f in report.findings if f.rule == rule]
+        assert (found.level, found.effect) == (Level.ERROR, serving)
+
+
+def test_a_padded_vocabulary_is_a_warning():
+    reports = judge(facts(), vocab_size=VOCAB + 84)
+    assert failing(reports, "vocab-size") == []
+    assert all(any(f.rule == "vocab-size" for f in report.findings) for report in reports.values())
+
+
 @pytest.mark.parametrize("target", [TARGET, None])
 @pytest.mark.parametrize("prefix", ["midlayer.", "layers.0."])
 def test_a_healthy_drafter_has_no_error_in_any_engine(target, prefix):

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from shakedown.engines.lint.belonging import judge_belonging
 from shakedown.engines.lint.facts import (
     DrafterFacts,
     Finding,
@@ -86,6 +87,7 @@ def lint(
     settings = read_settings(drafter.config, profile)
     findings = list(judge_support(drafter, settings, target, profile))
     if not (drafter.is_speculators and not profile.speculators):
+        findings += judge_belonging(drafter, settings, target) if target else ()
         findings += judge_layers(drafter, target, profile, sglang_rule(known, target))
         findings += judge_switches(drafter, settings, profile)
         findings += judge_vocabulary(drafter, settings, target, profile)

@@ -39,13 +39,6 @@ def judge_vocabulary(
 def _judge_sizes(
     drafter: DrafterFacts, settings: Settings, target_vocab: int, profile: EngineProfile
 ) -> Iterator[Finding]:
-    if settings.vocab != target_vocab:
-        yield warning(
-            "vocab-size",
-            "vocab_size is not the target's",
-            f"{settings.vocab} against the target's {target_vocab}",
-            f'set "vocab_size": {target_vocab}',
-        )
     if profile.is_sglang and not settings.draft_vocab_given:
         yield not_loading(
             "draft-vocab-absent",
