@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import math
 import pickle
+import struct
 import subprocess
 import sys
 import zipfile
@@ -18,6 +20,7 @@ from eagle3_directories import (
     HIDDEN,
     VOCAB,
     drafted_tokens,
+    flags,
     floats,
     head_rows,
     healthy_config,
@@ -89,6 +92,40 @@ def test_absolute_token_ids_are_told_from_offsets_by_the_targets_head(tmp_path):
     assert any(finding["rule"] == "d2t-undecided" for finding in document["findings"])
     code, document = run_lint("--target", target, drafter)
     assert (code, errors(document)) == (1, {"d2t-absolute"})
+
+
+def test_a_map_of_another_head_is_warned_of_though_both_maps_agree(tmp_path):
+    drafter, target = write_drafter(tmp_path / "d"), write_target(tmp_path / "m")
+    tensors = {name: floats(shape, 3) for name, shape in healthy_shapes().items()}
+    other = drafted_tokens(seed=9)
+    tensors |= {"lm_head.weight": head_rows(drafted_tokens()), "d2t": integers(offsets(other))}
+    for t2d in ({}, {"t2d": flags(marks(other))}):
+        write_tensors(drafter / "model.safetensors", tensors | t2d)
+        found = [
+            f for f in run_lint("--target", target, drafter)[1]["findings"] if f["rule"] == "d2t-undecided"
+        ]
+        assert {(f["level"], f["what"]) for f in found} == {
+            ("warning", "the head fits neither reading of d2t: the map may be that of another head")
+        }
+
+
+@pytest.mark.parametrize("name", ["lm_head.weight", "fc.weight", "midlayer.mlp.down_proj.weight"])
+@pytest.mark.parametrize(("value", "words"), [(math.nan, "no finite number"), (0.0, "are all 0")])
+def test_weights_that_are_no_numbers_or_all_0_draft_wrongly(tmp_path, name, value, words):
+    drafter, target = write_drafter(tmp_path / "d"), write_target(tmp_path / "m")
+    tensors = {each: floats(shape, 3) for each, shape in healthy_shapes().items()}
+    tensors |= {"d2t": integers(offsets(drafted_tokens()))}
+    kind, shape, raw = tensors[name]
+    item = len(raw) // math.prod(shape)
+    tensors[name] = (kind, shape, struct.pack("<f", value)[-item:] * math.prod(shape))
+    write_tensors(drafter / "model.safetensors", tensors)
+    code, document = run_lint("--target", target, drafter)
+    assert (code, document["verdict"], errors(document)) == (1, "loads but drafts wrongly", {"weights-dead"})
+    assert all(
+        f["evidence"].startswith(f"{name}: ") and words in f["evidence"]
+        for f in document["findings"]
+        if f["rule"] == "weights-dead"
+    )
 
 
 def test_an_embedding_of_its_own_is_compared_with_the_targets(tmp_path):
@@ -187,7 +224,7 @@ def test_tensors_saved_by_torch_are_read_without_running_a_pickle(tmp_path):
     drafter = write_drafter(tmp_path)
     (drafter / "model.safetensors").unlink()
     tokens = drafted_tokens()
-    state = {n: torch.zeros(s, dtype=torch.bfloat16) for n, s in healthy_shapes().items()}
+    state = {n: torch.ones(s, dtype=torch.bfloat16) for n, s in healthy_shapes().items()}
     state["d2t"] = torch.tensor(offsets(tokens))
     state["t2d"] = torch.tensor(marks(tokens))
     torch.save(state, drafter / "pytorch_model.bin")

@@ -34,6 +34,8 @@ NUMBERS = frozenset(
 )
 LISTS = frozenset({"architectures", "layer_types"})
 BLOCKS = ("transformer_layer_config", "text_config", "rope_parameters", "rope_scaling", "eagle_config")
+FLOATS = ("BF16", "F16", "F32")
+ZERO_ROWS = 16  # one row in so many may be 0: rows of a head that no token uses are, in some targets
 CLOSE = 2**-7  # two roundings to bfloat16
 
 
@@ -64,6 +66,7 @@ def read_drafter_facts(folder: Path, target: Path | None) -> DrafterFacts:
         t2d=t2d,
         head=match_head(tensors, target_tensors, d2t),
         embedding_equal=compare_embeddings(tensors, target_tensors),
+        dead_weights=dead_weights(tensors),
         broken_files=broken,
     )
 
@@ -109,17 +112,39 @@ def match_head(
         return None
     vocab, count = theirs.shape[0], min(own.shape[0], len(d2t))
     readings: list[tuple[float, float, float]] = []
-    for row in range(0, count, max(1, count // SAMPLED_ROWS)):
+    for row in sampled_rows(count):
         offset, absolute = row + d2t[row], d2t[row]
         if offset != absolute and 0 <= offset < vocab and 0 <= absolute < vocab:
             other = (offset + vocab // 2 + 1) % vocab
             mine = own.row(row)
+            if not any(mine) or not all(map(math.isfinite, mine)):
+                continue  # told as dead
             offset_, absolute_, other_ = (cosine(mine, theirs.row(k)) for k in (offset, absolute, other))
             readings.append((offset_, absolute_, other_))
     if not readings:
         return None
     means = [sum(column) / len(readings) for column in zip(*readings, strict=True)]
     return RowMatch(rows=len(readings), as_offset=means[0], as_absolute=means[1], unrelated=means[2])
+
+
+def dead_weights(tensors: Mapping[str, StoredTensor]) -> tuple[str, ...]:
+    """Matrices of which rows looked at are no numbers, or all 0 more often than unused tokens explain."""
+    found = []
+    for name, tensor in sorted(tensors.items()):
+        if tensor.dtype not in FLOATS or len(tensor.shape) != 2 or not all(tensor.shape):
+            continue
+        rows = [tensor.row(row) for row in sampled_rows(tensor.shape[0])]
+        odd = sum(not all(map(math.isfinite, row)) for row in rows)
+        empty = sum(not any(row) for row in rows)
+        if odd:
+            found.append(f"{name}: {odd} of {len(rows)} rows looked at hold what is no finite number")
+        elif empty * ZERO_ROWS > len(rows):
+            found.append(f"{name}: {empty} of {len(rows)} rows looked at are all 0")
+    return tuple(found)
+
+
+def sampled_rows(count: int) -> range:
+    return range(0, count, max(1, count // SAMPLED_ROWS))
 
 
 def compare_embeddings(
@@ -132,7 +157,7 @@ def compare_embeddings(
     rows = min(own.shape[0], theirs.shape[0])
     return all(
         abs(a - b) <= CLOSE * abs(b)
-        for row in range(0, rows, max(1, rows // SAMPLED_ROWS))
+        for row in sampled_rows(rows)
         for a, b in zip(own.row(row), theirs.row(row), strict=True)
     )
 
@@ -143,14 +168,13 @@ def head_of(target: Mapping[str, StoredTensor]) -> StoredTensor | None:
 
 
 def _comparable(own: StoredTensor | None, theirs: StoredTensor | None) -> bool:
-    floats = ("BF16", "F16", "F32")
     return bool(
         own
         and theirs
         and len(own.shape) == len(theirs.shape) == 2
         and own.shape[1] == theirs.shape[1]
-        and own.dtype in floats
-        and theirs.dtype in floats
+        and own.dtype in FLOATS
+        and theirs.dtype in FLOATS
     )
 
 

@@ -66,6 +66,7 @@ class DrafterFacts:
     t2d: Sequence[bool] | None = None
     head: RowMatch | None = None
     embedding_equal: bool | None = None  # its own embedding rows against the target's
+    dead_weights: tuple[str, ...] = ()  # "tensor: what", of rows looked at that are no numbers or all 0
     broken_files: tuple[str, ...] = ()  # "file: why", of weight files that end too early or cannot be read
 
     @property

@@ -62,6 +62,13 @@ def judge_support(
         )
     for why in drafter.broken_files:
         yield not_loading("weights-unreadable", "cannot read the weights", why, "copy the file again")
+    for why in drafter.dead_weights:
+        yield misdrafting(
+            "weights-dead",
+            "drafts nothing of use: weights are no numbers, or all 0",
+            why,
+            "copy the file again; where its source is the same, train again",
+        )
 
 
 def _other_version(profile: EngineProfile) -> str:

@@ -123,13 +123,15 @@ def _judge_map(
         return
     if drafter.t2d is not None:
         yield from _judge_by_t2d(offset, absolute, drafter.t2d, sample, absolute_mend)
-    elif possible == (True, True) and not _is_decided(drafter):
+    if drafter.t2d is None and drafter.head is None and possible == (True, True):
         yield warning(
             "d2t-undecided",
             "d2t could hold offsets, as both engines take it, or token ids",
-            f"{sample}; there is no t2d, and {_head_words(drafter)}",
+            f"{sample}; there is no t2d, and the target's head was not given",
             "give --target with the target's weights",
         )
+    elif drafter.head is not None and not _is_decided(drafter):
+        yield _fits_neither(drafter, sample)
     yield from _judge_by_head(drafter, possible[1], sample, absolute_mend)
 
 
@@ -158,10 +160,17 @@ def _is_decided(drafter: DrafterFacts) -> bool:
     return match is not None and max(match.as_offset, match.as_absolute) > match.unrelated + CLEARLY
 
 
-def _head_words(drafter: DrafterFacts) -> str:
-    if drafter.head is None:
-        return "the target's head was not given"
-    return f"the head fits neither ({drafter.head.as_offset:.2f} and {drafter.head.as_absolute:.2f})"
+def _fits_neither(drafter: DrafterFacts, sample: str) -> Finding:
+    """Both maps may agree and yet be those of another head: of another training, or of other counts."""
+    match = drafter.head
+    assert match is not None
+    return warning(
+        "d2t-undecided",
+        "the head fits neither reading of d2t: the map may be that of another head",
+        f"{sample}; mean cosine of {match.rows} rows of lm_head.weight with the target's: as offsets "
+        f"{match.as_offset:.2f}, as token ids {match.as_absolute:.2f}, with other rows {match.unrelated:.2f}",
+        "compare with the map of the training that made lm_head.weight",
+    )
 
 
 def _judge_by_head(
