@@ -153,6 +153,14 @@ def test_a_folder_that_is_not_complete_is_refused_and_gone_on_with(tmp_path):
     assert len(open_states(tmp_path)) == 8
 
 
+def test_the_same_target_at_another_place_is_gone_on_with(tmp_path):
+    with StatesWriter(tmp_path, MANIFEST) as writer:
+        writer.add(document(0))
+    moved = replace(MANIFEST, target=replace(MANIFEST.target, path="./moved/"))
+    with StatesWriter(tmp_path, moved) as writer:
+        assert writer.done == frozenset({0})
+
+
 def test_an_error_of_the_capture_loses_nothing_that_was_gathered(tmp_path):
     def broken() -> None:
         with StatesWriter(tmp_path, MANIFEST) as writer:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -97,6 +97,9 @@ def read_manifest(folder: Path) -> StatesManifest:
 
 
 def refuse_other(folder: Path, found: StatesManifest, wanted: StatesManifest) -> None:
+    """Raises UsageError where a folder holds the states of another job."""
+    same = replace(found.target, path=wanted.target.path)  # one model has many spellings of its path
+    found = replace(found, target=same)
     for name in ("target", "backend", "aux_inputs_of", "samples_sha256", "dtype", "final_norm_applied"):
         if getattr(found, name) != getattr(wanted, name):
             raise UsageError(
