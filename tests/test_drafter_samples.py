@@ -59,6 +59,8 @@ def test_a_sample_is_read_back_as_it_was_written(tmp_path: Path):
         (line_of(mask=[[1, 9]]), "leaves its tokens"),
         (line_of(mask=[[1, 2], [1, 3]]), "overlaps"),
         (line_of(mask=[1, 2]), "is no sample"),
+        (line_of(mask=[[1.9, 2.9]]), "no place of a token"),
+        (line_of(mask=[["1", "2"]]), "no place of a token"),
         (line_of(token_ids=[1, -5, 2]), "what is no token"),
         (line_of(token_ids=[1, "5", 2]), "what is no token"),
         (line_of(finish="cut"), "is no sample"),

@@ -112,11 +112,14 @@ def sample_of(line: bytes, place: str) -> Sample:
         tokens = found["token_ids"]
         if not all(type(token) is int and token >= 0 for token in tokens):
             raise ValueError("token_ids holds what is no token")
+        mask = [(start, stop) for start, stop in found["mask"]]
+        if not all(type(end) is int for run in mask for end in run):  # a part of a token is no place
+            raise ValueError("its mask holds what is no place of a token")
         return Sample(
             id=str(found["id"]),
             messages=list(found["messages"]),
             token_ids=tokens,
-            mask=[(int(start), int(stop)) for start, stop in found["mask"]],
+            mask=mask,
             model=str(found["model"]),
             template=str(found["template"]),
             sampling=dict(found["sampling"]),
