@@ -20,6 +20,7 @@ from probe_servers import serving
 from stand_ins import eventually
 
 from shakedown.core import Launch
+from shakedown.drafter.checkpoint import last_checkpoint
 from shakedown.drafter.plan import Plan, TrainPlan
 from shakedown.drafter.samples import Finish, Sample, write_sample
 from shakedown.errors import DataProblem, UsageError
@@ -157,6 +158,9 @@ def test_what_is_removed_of_a_build_is_made_again_also_from_another_working_dire
     assert build(target, Path(), nobody).document["tokens_per_round"] == first["tokens_per_round"]
     next(work.glob("export-*/done.json")).unlink()  # as a kill leaves it just before the note
     monkeypatch.chdir(tmp_path / "sub")
+    assert build(target, Path(".."), nobody).document["tokens_per_round"] == first["tokens_per_round"]
+    (folder,) = work.glob("train-*")
+    shutil.rmtree(last_checkpoint(folder))  # the one before it is there still
     assert build(target, Path(".."), nobody).document["tokens_per_round"] == first["tokens_per_round"]
 
 

@@ -7,7 +7,7 @@ import pytest
 
 from shakedown.errors import DataProblem, HostProblem, ShakedownError
 from shakedown.jobs.result import ExitCode, JobResult, Progress
-from shakedown.jobs.stages import Stage, Stages
+from shakedown.jobs.stages import Done, Stage, Stages
 
 
 class Heard:
@@ -84,16 +84,16 @@ def test_a_note_counts_only_while_what_the_stage_made_is_there(tmp_path: Path):
     def work(folder: Path) -> JobResult:
         folder.mkdir(exist_ok=True)
         (folder / "made").touch()
-        return done(folder)
+        return counting(folder)
 
-    def whole(folder: Path) -> bool:
-        return (folder / "made").is_file()
+    def whole(done: Done) -> bool:
+        return (done.folder / "made").is_file()
 
     def broken_off(folder: Path) -> JobResult:
         (folder / "made").touch()
         raise HostProblem("killed")
 
-    done, heard = Counting(), Heard()
+    counting, heard = Counting(), Heard()
 
     def once(doing: Callable[[Path], JobResult]) -> Path:
         asked = Stage(name="extract", settings={}, work=doing, whole=whole)
@@ -104,7 +104,7 @@ def test_a_note_counts_only_while_what_the_stage_made_is_there(tmp_path: Path):
     with pytest.raises(HostProblem):
         once(broken_off)
     assert once(work) == folder
-    assert done.times == 2  # what was broken off is not taken for done by the first one's note
+    assert counting.times == 2  # what was broken off is not taken for done by the first one's note
     assert sum("again: not all that it made is there" in line for line in heard.lines) == 1
 
 

@@ -13,7 +13,6 @@ from typing import Any
 import torch
 
 from shakedown.core import Launch
-from shakedown.drafter.checkpoint import last_checkpoint
 from shakedown.drafter.export import CONFIG, WEIGHTS
 from shakedown.drafter.journal import SAMPLES
 from shakedown.drafter.manifest import MANIFEST, read_manifest
@@ -124,9 +123,9 @@ def synth_stage(request: BuildRequest, plan: Plan, launch: LaunchRequest, talk: 
     )
 
 
-def holding(*files: str) -> Callable[[Path], bool]:
+def holding(*files: str) -> Callable[[Done], bool]:
     """Whether a stage's folder holds these files."""
-    return lambda folder: all((folder / file).is_file() for file in files)
+    return lambda done: all((done.folder / file).is_file() for file in files)
 
 
 def launched(command: str | None, target: str, launch: LaunchRequest) -> LaunchRequest:
@@ -203,12 +202,12 @@ def extract_stage(request: BuildRequest, plan: Plan, data: Done, talk: Talk) -> 
     )
 
 
-def states_are_whole(folder: Path) -> bool:
+def states_are_whole(done: Done) -> bool:
     """Every shard is there: one that is damaged is removed by hand, so that it is captured anew."""
-    if not (folder / MANIFEST).is_file():
+    if not (done.folder / MANIFEST).is_file():
         return False
-    manifest = read_manifest(folder)
-    return manifest.complete and holding(*(shard.file for shard in manifest.shards))(folder)
+    manifest = read_manifest(done.folder)
+    return manifest.complete and holding(*(shard.file for shard in manifest.shards))(done)
 
 
 def train_stage(request: BuildRequest, plan: Plan, states: Done, talk: Talk) -> Stage:
@@ -227,14 +226,18 @@ def train_stage(request: BuildRequest, plan: Plan, states: Done, talk: Talk) -> 
         inputs=[states.folder / MANIFEST],
         models=models,
         work=work,
-        whole=lambda folder: last_checkpoint(folder) is not None,
+        whole=lambda done: trained_checkpoint(done).is_dir(),
     )
+
+
+def trained_checkpoint(trained: Done) -> Path:
+    """By its name alone: the note's path is that of the working directory in which it was trained."""
+    return trained.folder / Path(trained.document["checkpoint"]).name
 
 
 def export_stage(request: BuildRequest, trained: Done) -> Stage:
     def work(folder: Path) -> JobResult:
-        # by its name alone: the note's path is that of the working directory in which it was trained
-        checkpoint = trained.folder / Path(trained.document["checkpoint"]).name
+        checkpoint = trained_checkpoint(trained)
         shutil.rmtree(folder / DRAFTER, ignore_errors=True)  # of a start that ended before it was noted
         return export_job(ExportRequest(target=request.target, checkpoint=checkpoint, out=folder / DRAFTER))
 

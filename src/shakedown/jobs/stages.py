@@ -24,6 +24,16 @@ BLOCK_BYTES = 1 << 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Done:
+    """A stage that is whole. `seconds` are those of the start that finished it."""
+
+    name: str
+    folder: Path
+    seconds: float
+    document: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Stage:
     """`settings` are JSON, `inputs` files whose content counts, `models` folders of checkpoints, of whose
     weights samples count; `work` is handed the stage's folder.
@@ -39,17 +49,7 @@ class Stage:
     inputs: Sequence[Path] = ()
     models: Sequence[Path] = ()
     work: Callable[[Path], JobResult]
-    whole: Callable[[Path], bool] = Path.is_dir
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Done:
-    """A stage that is whole. `seconds` are those of the start that finished it."""
-
-    name: str
-    folder: Path
-    seconds: float
-    document: Mapping[str, Any]
+    whole: Callable[[Done], bool] = lambda done: done.folder.is_dir()
 
 
 class Stages:
@@ -65,7 +65,7 @@ class Stages:
         folder = self._folder / f"{stage.name}-{key[:8]}"
         note_key = {"inputs": key, "extent": dict(stage.extent)}
         done = read_note(folder, stage, note_key)
-        if done is not None and stage.whole(folder):
+        if done is not None and stage.whole(done):
             self._talk.say(f"{stage.name}: done before, in {folder}")
         else:
             gone = " again: not all that it made is there any more" if done else ""
