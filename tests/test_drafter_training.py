@@ -17,7 +17,13 @@ import torch
 from drafter_targets import save_llama, save_qwen2
 from safetensors.torch import save_file
 
-from shakedown.drafter.checkpoint import last_checkpoint, load_checkpoint, save_checkpoint, steps_saved
+from shakedown.drafter.checkpoint import (
+    checkpoint_path,
+    last_checkpoint,
+    load_checkpoint,
+    save_checkpoint,
+    steps_saved,
+)
 from shakedown.drafter.plan import defaults_for
 from shakedown.drafter.recipe import Recipe
 from shakedown.drafter.states import Backend, Document, StatesManifest, StatesWriter, teacher_rows
@@ -437,7 +443,14 @@ def test_a_checkpoint_that_was_killed_mid_write_is_none(trained, tmp_path):
     shutil.copytree(last, out / "step-00009999.part")
     assert last_checkpoint(out) == last
     (last / "optimiser.safetensors").write_bytes(b"cut")
-    with pytest.raises(ShakedownError, match=str(last)):
+    with pytest.raises(ShakedownError, match=str(last)) as caught:
+        load_checkpoint(out)
+    assert caught.value.hints[0].startswith(f"remove {last}: then the one before it")
+    shutil.rmtree(last)
+    before = load_checkpoint(out)
+    assert before.step == steps_saved(out)[-1]
+    (checkpoint_path(out, before.step) / "checkpoint.json").write_text("[]")
+    with pytest.raises(ShakedownError, match="is no checkpoint of"):
         load_checkpoint(out)
 
 

@@ -110,8 +110,8 @@ def load_checkpoint(path: Path) -> Checkpoint:
     path = last_checkpoint(path) or path
     try:
         facts = json.loads((path / "checkpoint.json").read_text())
-        if facts.get("schema") != SCHEMA:
-            raise DataProblem(f"{path} is no checkpoint of {SCHEMA}")
+        if not isinstance(facts, dict) or facts.get("schema") != SCHEMA:
+            raise DataProblem(f"{path} is no checkpoint of {SCHEMA}", *_one_before(path))
         weights = load_file(path / "drafter.safetensors")
         moments = load_file(path / "optimiser.safetensors")
         config = facts["config"]
@@ -126,5 +126,13 @@ def load_checkpoint(path: Path) -> Checkpoint:
             moments=moments,
             provenance=facts["provenance"],
         )
-    except (OSError, ValueError, KeyError, TypeError, SafetensorError) as problem:
-        raise DataProblem(f"checkpoint {path} cannot be read: {problem}") from None
+    except (OSError, ValueError, KeyError, TypeError, RecursionError, SafetensorError) as problem:
+        raise DataProblem(f"checkpoint {path} cannot be read: {problem}", *_one_before(path)) from None
+
+
+def _one_before(path: Path) -> tuple[str, ...]:
+    """What to do about the last checkpoint where it is damaged: two are kept."""
+    before = [each for each in steps_saved(path.parent) if checkpoint_path(path.parent, each) < path]
+    if not FOLDER.fullmatch(path.name) or not before:
+        return ()
+    return (f"remove {path}: then the one before it, after step {before[-1]:,}, is gone on from",)
