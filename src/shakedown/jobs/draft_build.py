@@ -14,6 +14,7 @@ import torch
 
 from shakedown.core import Launch
 from shakedown.drafter.export import CONFIG, WEIGHTS
+from shakedown.drafter.extract import plan_extraction
 from shakedown.drafter.journal import SAMPLES
 from shakedown.drafter.manifest import MANIFEST, read_manifest
 from shakedown.drafter.memory import give_back
@@ -193,7 +194,9 @@ def extract_stage(request: BuildRequest, plan: Plan, data: Done, talk: Talk) -> 
             talk,
         )
         give_back()  # training's first process works on the same device
-        return extracted
+        whole = plan_extraction(samples, read_target(find_checkpoint(request.target)))
+        counts = {key: getattr(whole, key) for key in ("samples", "tokens", "last_rows", "state_bytes")}
+        return replace(extracted, document={**extracted.document, **counts})  # not of this start alone
 
     settings = {"target": request.target, **asdict(asked)}
     models = [find_checkpoint(request.target)]
