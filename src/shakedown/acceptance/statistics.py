@@ -31,7 +31,7 @@ class Interval:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Estimate:
-    """A ratio of two sums over clusters, with its standard error; NaN for a single cluster."""
+    """A difference of two ratios over the same clusters, its standard error NaN for a single one."""
 
     value: float
     standard_error: float
@@ -45,16 +45,6 @@ class Equivalence:
     difference: Interval
     margin: float
     equivalent: bool
-
-
-def ratio(numerators: Sequence[float], denominators: Sequence[float]) -> Estimate:
-    """Sum of numerators over sum of denominators, one pair per cluster, by linearisation.
-
-    Raises ValueError where the denominators sum to nothing.
-    """
-    above, below = _columns(numerators, denominators)
-    value = float(above.sum() / below.sum())
-    return Estimate(value=value, standard_error=_spread(_influence(above, below, value)), clusters=len(above))
 
 
 def bootstrap_ratio(
@@ -102,25 +92,9 @@ def paired_difference(
     )
 
 
-def difference(first: Estimate, second: Estimate) -> tuple[Estimate, float]:
-    """First minus second, independent of each other, with Welch's degrees of freedom."""
-    parts = [first.standard_error**2, second.standard_error**2]
-    error = math.sqrt(sum(parts))
-    shares = [
-        part**2 / (e.clusters - 1) for part, e in zip(parts, (first, second), strict=True) if e.clusters > 1
-    ]
-    freedom = sum(parts) ** 2 / sum(shares) if sum(shares) > 0 else math.inf
-    both = Estimate(
-        value=first.value - second.value, standard_error=error, clusters=first.clusters + second.clusters
-    )
-    return both, freedom
-
-
-def equivalence(
-    found: Estimate, margin: float, *, freedom: float | None = None, alpha: float = 0.05
-) -> Equivalence:
-    """Whether a difference is certainly within the margin; `freedom` left out: one less than its clusters."""
-    degrees = freedom if freedom is not None else found.clusters - 1
+def equivalence(found: Estimate, margin: float, *, alpha: float = 0.05) -> Equivalence:
+    """Whether a difference is certainly within the margin."""
+    degrees = found.clusters - 1
     level = 1 - 2 * alpha
     if not math.isfinite(found.standard_error) or degrees < 1:
         unknown = Interval(value=found.value, low=None, high=None, level=level)
@@ -131,33 +105,6 @@ def equivalence(
         difference=Interval(value=found.value, low=low, high=high, level=level),
         margin=margin,
         equivalent=-margin < low and high < margin,
-    )
-
-
-def wilson(successes: float, trials: float, *, level: float = 0.95) -> Interval:
-    """A proportion of independent trials: for counters that come without their documents."""
-    if trials <= 0:
-        raise ValueError("a proportion of no trials")
-    z = NormalDist().inv_cdf((1 + level) / 2)
-    rate = successes / trials
-    centre = (rate + z * z / (2 * trials)) / (1 + z * z / trials)
-    reach = z / (1 + z * z / trials) * math.sqrt(rate * (1 - rate) / trials + z * z / (4 * trials**2))
-    return Interval(value=rate, low=max(0.0, centre - reach), high=min(1.0, centre + reach), level=level)
-
-
-def proportion_difference(
-    first: tuple[float, float], second: tuple[float, float], *, level: float = 0.95
-) -> Interval:
-    """Difference of two proportions, each (successes, trials), from their Wilson intervals (Newcombe)."""
-    one, two = wilson(*first, level=level), wilson(*second, level=level)
-    assert one.low is not None and one.high is not None  # noqa: PT018  (wilson always has both)
-    assert two.low is not None and two.high is not None  # noqa: PT018
-    gap = one.value - two.value
-    return Interval(
-        value=gap,
-        low=gap - math.hypot(one.value - one.low, two.high - two.value),
-        high=gap + math.hypot(one.high - one.value, two.value - two.low),
-        level=level,
     )
 
 
