@@ -10,6 +10,7 @@ import pytest
 
 from shakedown.core import Flag, FlagTable, Launch, Values
 from shakedown.engines import parse
+from shakedown.engines.needs import vllm_speculation
 from shakedown.errors import UsageError
 from shakedown.jobs.accept_launches import ROUND_METRICS, contenders, unobserved
 
@@ -47,6 +48,69 @@ def test_every_round_is_asked_for_where_the_engine_can_tell_it_and_speculates():
     assert ROUND_METRICS not in plain.launch.argv  # vLLM refuses it without speculation
     assert drafted.launch.argv == (*VLLM, ROUND_METRICS, "detailed")
     assert unobserved(drafted.launch, command(VLLM).launch).argv == VLLM
+
+
+@pytest.mark.parametrize(
+    "own",
+    [
+        (ROUND_METRICS, "summary"),
+        (f"{ROUND_METRICS}=summary",),
+        ("--per_request_spec_decode_metrics", "summary"),
+    ],
+)
+def test_what_the_command_itself_asks_of_rounds_is_kept_and_not_asked_of_the_plain_server(own):
+    plain, (drafted,) = contenders(command((*VLLM, *own)), table(ROUND_METRICS), (), None)
+    assert plain.launch.argv == ("vllm", "serve", "m", "--port", "8000", "--dtype", "bfloat16")
+    assert drafted.launch.argv == (*VLLM, *own)
+    _, (other,) = contenders(command((*VLLM, *own)), table(ROUND_METRICS), (Path("/a"),), None)
+    assert other.launch.argv.count(ROUND_METRICS) == 1
+    assert other.launch.argv[other.launch.argv.index(ROUND_METRICS) + 1] == "summary"
+
+
+SHORT = ("--spec-method", "eagle3", "--spec-model", "d", "--spec-tokens", "4")
+DOTTED = (
+    *("--speculative-config.method", "eagle3", "--speculative_config.model=d"),
+    *("-sc.num-speculative-tokens", "4", "--speculative-config.draft_sample_method", "x"),
+)
+
+
+@pytest.mark.parametrize(
+    ("flags", "own"),
+    [
+        (SHORT, {}),
+        (DOTTED, {"draft_sample_method": "x"}),
+        (("-sc", CONFIG), {"draft_sample_method": "x"}),
+        ((f"-sc={CONFIG}",), {"draft_sample_method": "x"}),
+        (("--speculative-config", '{"draft_sample_method": "x"}', *SHORT), {"draft_sample_method": "x"}),
+        (
+            ("--speculative-config", '{"method": "mtp"}', *DOTTED),
+            {"draft_sample_method": "x"},
+        ),  # replaced whole
+    ],
+)
+def test_speculation_is_understood_however_vllm_takes_it(flags, own):
+    """Without a table too: flags are told by their looks then."""
+    for known in (None, table("--speculative-config", "--spec-method", "--spec-model", "--spec-tokens")):
+        launched = Launch(argv=(*VLLM[:5], *flags), env={}, cwd=Path("/"))
+        plain, (drafted,) = contenders(parse(launched, known), known, (), None)
+        assert plain.launch.argv == VLLM[:5]
+        assert drafted.launch.argv == launched.argv
+        assert (drafted.name, drafted.drafts) == ("d", 4)
+        assert drafted.speculation is not None
+        assert drafted.speculation.eagle3
+        _, (other,) = contenders(parse(launched, known), known, (Path("/b"),), None)
+        assert other.launch.argv[:-1] == (*VLLM[:5], "--speculative-config")
+        config = json.loads(other.launch.argv[-1])
+        assert config == {**own, "method": "eagle3", "model": "/b", "num_speculative_tokens": 4}
+
+
+def test_prompt_lookup_in_dotted_flags_has_its_match_and_a_key_below_a_key():
+    dotted = ("method", "ngram"), ("num_speculative_tokens", "3"), ("prompt_lookup_max", "4"), ("a.b", "[1]")
+    flags = [word for key, value in dotted for word in (f"--speculative-config.{key}", value)]
+    found = command((*VLLM[:5], *flags))
+    _, (drafted,) = contenders(found, None, (), None)
+    assert (drafted.name, drafted.drafts, drafted.lookup) == ("ngram", 3, (4, 4))
+    assert vllm_speculation(found)["a"] == {"b": [1]}
 
 
 def test_a_table_of_another_version_adds_no_flag_that_this_one_may_refuse():

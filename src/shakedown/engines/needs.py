@@ -6,6 +6,7 @@ It opens nothing.
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
 from typing import Any
@@ -18,7 +19,12 @@ SMALLER_WEIGHTS = (  # than on disk: quantised while they load, kept in host mem
     *("--hf-overrides", "--json-model-override-args"),
 )
 PLACED_BY = ("--distributed-executor-backend", "--data-parallel-backend")
-VLLM_SPECULATION = ("--speculative-config", "--spec-config")
+VLLM_SPECULATION = frozenset({"--speculative-config", "--spec-config", "-sc"})
+VLLM_SHORT = (  # of 0.32, beside the object or instead of it
+    ("--spec-method", "method"),
+    ("--spec-model", "model"),
+    ("--spec-tokens", "num_speculative_tokens"),
+)
 SGLANG_ABOVE = 10_000  # SGLang 0.5.14 listens so many ports above its own: over 55535 it dies at start
 
 
@@ -88,7 +94,7 @@ def speculation_of(command: Command) -> Speculation | None:
         drafter = command.value("--speculative-draft-model-path") or ""
         steps = _number(command.value("--speculative-num-steps"))
         return Speculation(method=method, drafter=drafter, tokens=steps) if method else None
-    told = _object(command.value(*VLLM_SPECULATION))
+    told = vllm_speculation(command)
     if not told:
         return None
     tokens = told.get("num_speculative_tokens")
@@ -97,6 +103,42 @@ def speculation_of(command: Command) -> Speculation | None:
         drafter=str(told.get("model") or ""),
         tokens=tokens if isinstance(tokens, int) else None,
     )
+
+
+def vllm_speculation(command: Command) -> dict[str, Any]:
+    """The object that vLLM speculates by, {} where there is none: of JSON, dotted flags and short ones.
+
+    As its parser does: dotted flags become one object, which comes after JSON and replaces it.
+    """
+    told: dict[str, Any] = {}
+    dotted: dict[str, Any] = {}
+    for use in command.uses:
+        if use.name not in VLLM_SPECULATION or not use.values:
+            continue
+        _, dot, path = use.spelled.partition(".")
+        if dot:
+            _set(dotted, path.split("."), _scalar(use.values[-1]))
+        else:
+            told = _object(use.values[-1])
+    told = {key.replace("-", "_"): value for key, value in (dotted or told).items()}
+    short = {key: command.value(flag) for flag, key in VLLM_SHORT}
+    return told | {key: _number(text) or text for key, text in short.items() if text}
+
+
+def _set(found: dict[str, Any], path: Sequence[str], value: Any) -> None:
+    for key in path[:-1]:
+        below = found.setdefault(key, {})
+        if not isinstance(below, dict):  # a value and an object under one key: vLLM lets the later one win
+            below = found[key] = {}
+        found = below
+    found[path[-1]] = value
+
+
+def _scalar(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        return text
 
 
 def _ports(command: Command, port: int | None) -> tuple[tuple[str, int], ...]:

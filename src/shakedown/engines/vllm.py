@@ -147,7 +147,8 @@ _SPECULATION = "speculative decoding"
 _LAYOUT = "multi-node layout"
 
 _GROUPS: tuple[tuple[str, tuple[str, ...]], ...] = (
-    (_SPECULATION, ("--speculative-*", "--spec-*")),
+    # The last one is refused without speculation.
+    (_SPECULATION, ("--speculative-*", "-sc", "--spec-*", "--per-request-spec-decode-metrics")),
     (_LAYOUT, ("--nnodes", "--node-rank", "--master-addr", "--master-port", "--headless")),
     ("data parallelism", ("--data-parallel-*", "--api-server-count", "--dp-sync-interval")),
     (

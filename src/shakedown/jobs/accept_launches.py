@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from shakedown.core import Command, FlagTable, Launch
-from shakedown.engines.needs import VLLM_SPECULATION, Speculation, speculation_of
+from shakedown.engines.needs import Speculation, speculation_of, vllm_speculation
 from shakedown.errors import UsageError
 
 GROUP = "speculative decoding"
@@ -79,7 +79,7 @@ def named(told: Speculation) -> str:
 
 
 def stripped(command: Command) -> Launch:
-    """The same launch without what makes it speculate."""
+    """The same launch without what makes it speculate, or is refused where nothing does."""
     patterns = dict(command.engine.groups)[GROUP]
     gone = {
         position
@@ -94,9 +94,14 @@ def stripped(command: Command) -> Launch:
 def observed(launch: Launch, table: FlagTable | None, command: Command) -> Launch:
     """With every round in each answer, where this very engine can: another version would refuse the flag, and
     this one refuses it without speculation."""
+    own = command.value(ROUND_METRICS)
+    if own is not None:  # what the command itself asks for; `stripped` has taken it away
+        return (
+            launch if launch == command.launch else replace(launch, argv=(*launch.argv, ROUND_METRICS, own))
+        )
     flags = table.flags if table is not None and table.source == "live" else ()
     known = any(ROUND_METRICS in flag.names for flag in flags)
-    if command.engine.name != "vllm" or not known or command.value(ROUND_METRICS) is not None:
+    if command.engine.name != "vllm" or not known:
         return launch
     return replace(launch, argv=(*launch.argv, ROUND_METRICS, "detailed"))
 
@@ -115,7 +120,7 @@ def with_drafter(
     """The command with this EAGLE-3 drafter; settings of its own speculation stay, but for the drafter."""
     speculation = Speculation(method=EAGLE3[command.engine.name], drafter=str(folder), tokens=drafts)
     if command.engine.name == "vllm":
-        own = json.loads(command.value(*VLLM_SPECULATION) or "{}") if told and told.eagle3 else {}
+        own = vllm_speculation(command) if told and told.eagle3 else {}
         config: dict[str, Any] = {
             **own,
             "method": "eagle3",
@@ -144,11 +149,10 @@ def default_drafts(command: Command) -> int:
 def lookup_of(command: Command, told: Speculation) -> tuple[int, int] | None:
     if command.engine.name != "vllm" or told.method != "ngram":
         return None
-    config = json.loads(command.value(*VLLM_SPECULATION) or "{}")
-    shortest, longest = config.get("prompt_lookup_min"), config.get("prompt_lookup_max")
-    if shortest is None and longest is None:
-        return (5, 5)  # vLLM's own default
-    return (shortest or longest, longest or shortest)
+    config = vllm_speculation(command)
+    given = [config.get(name) for name in ("prompt_lookup_min", "prompt_lookup_max")]
+    known = [each for each in given if isinstance(each, int)]
+    return (known[0], known[-1]) if known else (5, 5)  # vLLM's own default
 
 
 def topk_of(command: Command) -> int:
