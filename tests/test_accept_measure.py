@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import random
 import subprocess
 import sys
 import time
@@ -20,13 +21,16 @@ from shakedown.acceptance.verdict import Blame, Outcome, Shown, judge
 from shakedown.core import Launch, LogprobStyle
 from shakedown.errors import DataProblem, EnvironmentProblem, UsageError
 from shakedown.host.reach import free_port, is_listening
+from shakedown.jobs.accept_answers import Answered
+from shakedown.jobs.accept_entries import by_place
 from shakedown.jobs.accept_expect import expect_lookup
 from shakedown.jobs.accept_launches import Contender
 from shakedown.jobs.accept_measure import Measurement, Plan, measure_server
-from shakedown.jobs.accept_questions import read_questions
+from shakedown.jobs.accept_questions import Question, read_questions
 from shakedown.jobs.accept_states import see_states
 from shakedown.jobs.request import LaunchRequest
 from shakedown.probe import Target
+from shakedown.probe.generation import Generated
 
 SERVER = Path(__file__).parent / "bad_servers" / "drafting.py"
 LOOKUP = {"method": "ngram", "num_speculative_tokens": 3}
@@ -166,6 +170,23 @@ def test_blocks_are_asked_until_there_are_enough_to_compare():
     found = measured("sums", concurrency=4, number=None, most=80)
     assert found.acceptance is not None
     assert found.acceptance.requests == 8
+
+
+def test_each_part_of_an_answer_shows_what_a_round_that_begins_there_gives():
+    """Rounds of 3 drafts, each accepted in eight of ten: near the end the short ones alone would be whole."""
+    chance, answers = random.Random(3), []
+    for _ in range(1500):
+        rounds, text = [], 1
+        while text < 64:
+            rounds.append(next((a for a in range(3) if chance.random() > 0.8), 3))
+            text += rounds[-1] + 1
+        generated = Generated(tokens=tuple(range(64)), arrivals=((0.0, 64),), rounds=tuple(rounds))
+        answers.append(Answered(question=Question(kind="", text=""), generated=generated))
+    found = by_place(Measurement(concurrency=1, answers=tuple(answers), seconds=1.0), 3)
+    assert [(each["from"], each["to"]) for each in found][-1] == (55, 65)
+    assert sum(each["rounds"] for each in found) > 20_000
+    for each in found:
+        assert each["tokens_per_round"] == pytest.approx(1 + 0.8 + 0.64 + 0.512, abs=0.06)
 
 
 def test_speculation_that_is_silently_off_is_said():

@@ -9,7 +9,7 @@ from typing import Any
 
 from shakedown.acceptance.pace import Pace
 from shakedown.acceptance.replay import Comparison
-from shakedown.acceptance.rounds import Acceptance, place_rounds
+from shakedown.acceptance.rounds import Acceptance, place_rounds, whole_rounds
 from shakedown.acceptance.statistics import Interval
 from shakedown.acceptance.verdict import Finding, Shown
 from shakedown.core import Launch
@@ -66,7 +66,7 @@ def entry_of(race: Race, raced: Raced) -> dict[str, Any]:
         if reference and reference.conditional
         else None,
         "by_kind": by_kind(first),
-        "by_place": by_place(first),
+        "by_place": by_place(first, raced.contender.drafts),
         "at": [
             at_concurrency(measured, plain, pace, drift)
             for measured, plain, pace, drift in zip(
@@ -138,14 +138,18 @@ def by_kind(measured: Measurement) -> list[dict[str, Any]]:
     ]
 
 
-def by_place(measured: Measurement) -> list[dict[str, Any]]:
-    """By where in the answer a round began, where the rounds are known one by one."""
+def by_place(measured: Measurement, drafts: int) -> list[dict[str, Any]]:
+    """By where in the answer a round began, where the rounds are known one by one.
+
+    None that the end of the text may cut: of the rounds that began there the short ones alone would be left.
+    """
     kept: list[tuple[int, int]] = []
     longest = 0
     for each in measured.answers:
         generated = each.generated
-        placed = place_rounds(generated.rounds or (), len(generated.tokens))
-        kept += [(at.start, at.accepted + 1) for at in (placed or ())[:-1]]
+        placed = place_rounds(generated.rounds or (), len(generated.tokens)) or ()
+        whole = whole_rounds(placed, len(generated.tokens), drafts)
+        kept += [(at.start, at.accepted + 1) for at in whole]
         longest = max(longest, len(generated.tokens))
     size = max(1, -(-longest // PLACES))
     found = []

@@ -124,8 +124,8 @@ def dropped(entry: Mapping[str, Any]) -> str:
     """What the source could not leave out."""
     past = f"; {entry['past_the_end']:.0%} of it past the model's own end" if entry["past_the_end"] else ""
     if entry["source"].startswith("every round"):
-        return f", each request's last round left out{past}"
-    return f"; each request's last round is in it, which the end of the text may cut{past}"
+        return f", those left out that the end of an answer may cut{past}"
+    return f"; those are in it, too, that the end of an answer may cut{past}"
 
 
 def interval(found: Mapping[str, float | None]) -> str:
