@@ -10,18 +10,21 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from shakedown.acceptance.lookup import Lookup
 from shakedown.acceptance.replay import Standing
-from shakedown.acceptance.rounds import Source
+from shakedown.acceptance.rounds import Source, acceptance_of
 from shakedown.acceptance.verdict import Blame, Outcome, Shown, judge
 from shakedown.core import Launch, LogprobStyle
 from shakedown.errors import DataProblem, EnvironmentProblem, UsageError
 from shakedown.host.reach import free_port, is_listening
+from shakedown.jobs import accept_measure
 from shakedown.jobs.accept_answers import Answered
+from shakedown.jobs.accept_enough import too_few_blocks
 from shakedown.jobs.accept_entries import by_place
 from shakedown.jobs.accept_expect import expect_lookup
 from shakedown.jobs.accept_launches import Contender
@@ -37,18 +40,27 @@ LOOKUP = {"method": "ngram", "num_speculative_tokens": 3}
 
 
 class Quiet:
+    def __init__(self) -> None:
+        self.said: list[str] = []
+
     def say(self, text: str) -> None:
-        pass
+        self.said.append(text)
 
     def progress(self, progress: object) -> None:
         pass
 
 
 @contextlib.contextmanager
-def serving(fault: str = "", *, plain: bool = False) -> Iterator[Target]:
+def serving(
+    fault: str = "", *, plain: bool = False, engine: str = "vllm", metrics_s: float = 0.0
+) -> Iterator[Target]:
     port = free_port()
-    flags = [] if plain else ["--speculative-config", json.dumps(LOOKUP)]
+    flags = {
+        "vllm": ["--speculative-config", json.dumps(LOOKUP)],
+        "sglang": ["--speculative-num-steps", "3"],
+    }[engine] * (not plain)
     env = {**os.environ, "DRAFTING": fault, "DRAFTING_STEP_S": "0.0005"}
+    env["DRAFTING_METRICS_S"] = str(metrics_s)
     command = [sys.executable, str(SERVER), "--port", str(port), *flags]
     with subprocess.Popen(command, env=env, stdout=subprocess.DEVNULL) as server:
         try:
@@ -61,7 +73,7 @@ def serving(fault: str = "", *, plain: bool = False) -> Iterator[Target]:
                 api_key=None,
                 logprobs=LogprobStyle.PROMPT_LOGPROBS,
                 health_path="/health",
-                engine="vllm",
+                engine=engine,
             )
         finally:
             server.kill()
@@ -76,13 +88,17 @@ def measured(
     tokens: int = 24,
     ends: frozenset[int] = frozenset(),
     most: int = 24,
+    engine: str = "vllm",
+    metrics_s: float = 0.0,
+    talk: Quiet | None = None,
 ) -> Measurement:
     drafts = 0 if plain else 3
-    plan = Plan(
-        questions=read_questions(None), tokens=tokens, most=most, margin=0.5, drafts=drafts, ends=ends
-    )
-    with serving(fault, plain=plain) as target:
-        return measure_server(target, plan, concurrency=concurrency, number=number, talk=Quiet())
+    questions = read_questions(None)
+    if engine == "sglang":
+        questions = tuple(replace(each, prompt=tuple(each.text.encode())) for each in questions)
+    plan = Plan(questions=questions, tokens=tokens, most=most, margin=0.5, drafts=drafts, ends=ends)
+    with serving(fault, plain=plain, engine=engine, metrics_s=metrics_s) as target:
+        return measure_server(target, plan, concurrency=concurrency, number=number, talk=talk or Quiet())
 
 
 def judged(found: Measurement) -> tuple[Outcome, Blame]:
@@ -187,6 +203,80 @@ def test_each_part_of_an_answer_shows_what_a_round_that_begins_there_gives():
     assert sum(each["rounds"] for each in found) > 20_000
     for each in found:
         assert each["tokens_per_round"] == pytest.approx(1 + 0.8 + 0.64 + 0.512, abs=0.06)
+
+
+@pytest.mark.parametrize(("concurrency", "reads"), [(1, 32), (4, 4)])
+def test_a_servers_seconds_are_those_of_its_answers_not_of_what_is_read_and_reckoned_beside(
+    concurrency, reads
+):
+    wait_s = 4 / reads
+    found = measured("sums", concurrency=concurrency, number=16, metrics_s=wait_s)
+    assert found.acceptance is not None
+    answering = sum(each.generated.arrivals[-1][0] for each in found.answers)
+    assert found.seconds < answering + 2  # all reads of the counters take 4
+    assert found.seconds >= answering / concurrency
+    assert found.tokens_per_s == pytest.approx(16 * 24 / found.seconds)
+
+
+def test_acceptance_is_reckoned_once_a_block_and_once_in_the_end(monkeypatch):
+    """Each time draws thousands of resamples, while the server waits."""
+    times = []
+    monkeypatch.setattr(accept_measure, "acceptance_of", lambda of: times.append(1) or acceptance_of(of))
+    found = measured(number=24)
+    assert found.acceptance is not None
+    assert len(times) == 3 + 1
+
+
+def test_sums_of_too_few_blocks_are_said_before_they_are_asked_for_and_counted_as_blocks():
+    talk = Quiet()
+    found = measured("sums", concurrency=8, number=None, most=40, tokens=40, talk=talk)
+    assert "at 8 at once the server tells the rounds of blocks of 16 requests alone" in talk.said[0]
+    assert "40 requests make 3 blocks, and fewer than 8 decide nothing (--requests 128, or" in talk.said[0]
+    assert "tokens a round" in talk.said[1]
+    lookup = Lookup(shortest=1, longest=3, drafts=3)
+    shown = expect_lookup(lookup, found.answers, Shown(measured=found.acceptance.tokens_per_round))
+    why = judge(shown).why[0]
+    assert "in 3 blocks of 16 answers, which are counted together, do not decide" in why
+    needed = shown.reference.needed
+    assert f"{needed} blocks would, {16 * needed:,} requests" in why
+
+
+@pytest.mark.parametrize(("fault", "most"), [("", 40), ("sums", 64)])
+def test_nothing_is_said_of_blocks_where_answers_tell_their_rounds_or_blocks_are_enough(fault, most):
+    talk = Quiet()
+    measured(fault, concurrency=4, number=None, most=most, talk=talk)
+    assert not any("blocks" in line for line in talk.said)
+
+
+def test_questions_that_there_are_not_are_asked_for():
+    assert "(--requests 512 and as many --prompts, of which there are 160, or" in too_few_blocks(32, 160, 160)
+    assert too_few_blocks(8, 160, 160) == ""
+
+
+def test_answers_that_are_too_short_for_a_round_say_so():
+    found = measured("guesses", tokens=4)
+    assert (found.source, found.acceptance, found.idle) == (Source.ROUNDS, None, False)
+    assert found.why_none == (
+        "none of 8 answers is long enough: the longest has 4 tokens, and a round of 3 drafts that its end"
+        " cannot cut needs 5 (ask for more --tokens)"
+    )
+    assert judged(found) == (Outcome.UNDECIDED, Blame.UNDECIDED)
+
+
+def test_answers_that_end_at_once_say_so():
+    found = measured("guesses", ends=frozenset(range(23)))
+    assert (found.source, found.acceptance, found.idle) == (Source.ROUNDS, None, False)
+    assert "the longest has 1 tokens" in found.why_none
+    assert "the model ends them itself: give other --prompts" in found.why_none
+
+
+def test_rounds_that_sglang_does_not_tell_are_not_taken_for_none():
+    """Its metrics hold means alone, which say nothing of the answers asked for."""
+    found = measured("sums", engine="sglang")
+    assert (found.source, found.idle) == (Source.NONE, False)
+    assert found.why_none == "its answers tell no histogram of accepted drafts"
+    assert judged(found) == (Outcome.UNDECIDED, Blame.UNDECIDED)
+    assert measured(engine="sglang").source is Source.HISTOGRAM
 
 
 def test_speculation_that_is_silently_off_is_said():

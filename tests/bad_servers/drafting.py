@@ -4,9 +4,10 @@
 
 DRAFTING names a fault of the speculating server: blind (two of three rounds accept nothing), alters (a wrong
 draft passes now and then), idle (it never drafts), uncounted (it tells no rounds and has no /metrics), sums
-(it tells rounds in /metrics only), dies (with its twelfth answer), stalls (after its tenth). DRAFTING_STEP_S:
-seconds a step (0.003); a round costs 1.3 steps. With --speculative-num-steps it speculates as SGLang does,
-and answers /generate.
+(it tells rounds in /metrics only; as SGLang nowhere, its metrics are means), dies (with its twelfth answer),
+stalls (after its tenth); guesses is none: it drafts in each step, as a head does. DRAFTING_STEP_S: seconds
+a step (0.003); a round costs 1.3 steps. DRAFTING_METRICS_S: seconds until /metrics answers (0). With
+--speculative-num-steps it speculates as SGLang does, and answers /generate.
 """
 
 import json
@@ -58,6 +59,9 @@ class Server(http_model.Server):
             return super().do_GET()
         if fault == "uncounted":
             return self.reply(404, {"detail": "Not Found"})
+        time.sleep(float(settings.get("DRAFTING_METRICS_S", "0")))
+        if "--speculative-num-steps" in settings:
+            return self.reply(200, 'sglang:spec_accept_length{model_name="tiny"} 2.63')
         lines = ['vllm:num_requests_running{engine="0"} 0']
         if speculation:
             lines += [f'vllm:spec_decode_num_{name}_total{{engine="0"}} {n}' for name, n in counted.items()]
@@ -102,6 +106,8 @@ class Server(http_model.Server):
         text, rounds = [*prompt], []
         while len(text) < len(prompt) + most:
             proposed = lookup.propose(text) if drafts and fault != "idle" and len(text) > len(prompt) else ()
+            if fault == "guesses" and len(text) > len(prompt):
+                proposed = proposed or (0,) * drafts
             time.sleep(step_s * (1.3 if proposed else 1))
             accepted = accepted_of(text, proposed, len(rounds))
             came = [*proposed[:accepted]]
@@ -119,7 +125,7 @@ class Server(http_model.Server):
             text += came
             if as_sglang:
                 about = {"completion_tokens": len(text) - len(prompt)}
-                if drafts and len(text) == len(prompt) + most:
+                if drafts and len(text) == len(prompt) + most and fault != "sums":
                     about["spec_correct_drafts_histogram"] = [rounds.count(a) for a in range(drafts + 1)]
                 self.event({"output_ids": text[len(prompt) :], "meta_info": about})
                 continue

@@ -60,6 +60,7 @@ class Comparison:
     needed: int | None
     conditional: tuple[Interval, ...] = ()  # of the reference, by position
     to_the_end: Interval | None = None
+    block: int = 1  # answers of each request that is counted: of blocks only sums are told
 
     @property
     def needed_rounds(self) -> int | None:

@@ -17,7 +17,7 @@ class Source(StrEnum):
 
     ROUNDS = "every round of each request"
     HISTOGRAM = "a histogram for each request"
-    COUNTERS = "the server's counters before and after each request"
+    COUNTERS = "the server's counters before and after each request, or block of them"
     NONE = "nothing that the server tells"
 
 

@@ -236,13 +236,15 @@ def below(shown: Shown, reference: Comparison, wrong: Sequence[StatesFinding]) -
 def too_few(reference: Comparison) -> Finding:
     more = max(1, (reference.needed_rounds or 0) - reference.rounds) if reference.needed_rounds else None
     told = f"about {more:,} more rounds would" if more else f"{reference.needed} requests with a round would"
+    counted = f"{reference.requests} answers"
+    if reference.block > 1 and reference.needed:
+        counted = f"{reference.requests} blocks of {reference.block} answers, which are counted together,"
+        asked = reference.needed * reference.block
+        told = f"{reference.needed} blocks would, {asked:,} requests (--requests, and as many --prompts)"
     return Finding(
         outcome=Outcome.UNDECIDED,
         blame=Blame.UNDECIDED,
-        why=(
-            f"{reference.rounds:,} rounds in {reference.requests} answers do not decide"
-            f" ({difference(reference)}): {told}",
-        ),
+        why=(f"{reference.rounds:,} rounds in {counted} do not decide ({difference(reference)}): {told}",),
         more_rounds=more,
     )
 

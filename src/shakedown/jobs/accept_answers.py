@@ -129,5 +129,10 @@ def tallies_of(answers: Sequence[Answered]) -> list[Tally]:
     return [*own, *(block.tally for block in blocks)]
 
 
+def block_of(answers: Sequence[Answered]) -> int:
+    """How many answers are one request of a comparison."""
+    return max((each.block.answers for each in answers if each.block is not None), default=1)
+
+
 def past_end(answers: Sequence[Answered]) -> float:
     return sum(each.past for each in answers) / max(1, sum(len(each.generated.tokens) for each in answers))

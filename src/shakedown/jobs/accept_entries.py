@@ -90,6 +90,7 @@ def comparison_of(found: Comparison | None) -> dict[str, Any] | None:
         "difference": interval_of(found.difference),
         "margin": found.margin,
         "requests": found.requests,
+        "answers_each": found.block,
         "rounds": found.rounds,
         "rounds_alike": found.alike,
         "requests_needed": found.needed,

@@ -30,7 +30,7 @@ from shakedown.drafter.template import load_template
 from shakedown.drafter.vocabulary import DraftVocabulary
 from shakedown.drafter.walk import Judge, Rule, accept_matrices
 from shakedown.errors import ShakedownError, UsageError
-from shakedown.jobs.accept_answers import Answered, Block
+from shakedown.jobs.accept_answers import Answered, Block, block_of
 from shakedown.jobs.accept_launches import Contender
 from shakedown.jobs.accept_measure import Measurement
 from shakedown.jobs.accept_request import first_sample
@@ -136,6 +136,7 @@ def expect_lookup(lookup: Lookup, answers: Sequence[Answered], shown: Shown) -> 
     pairs += block_pairs(answers, walks)
     comparison = compare(pairs, expected_interval(walks), shown.margin)
     rounds = sum(each.rounds for each in answers)
+    comparison = replace(comparison, block=block_of(answers))
     might = sum(walk.rounds for walk in walks)  # where nothing is proposed it cannot draft
     return replace(shown, reference=comparison, stateless=True, rounds=rounds, steps=might)
 
@@ -165,7 +166,8 @@ def expect_drafter(
     own = [pair for pair in pairs if pair is not None]
     found = compare([*own, *blocks], walks.tokens_per_round, margin)
     ended = [up_to_end(of, each.past) for each, of in zip(answers, matrices, strict=True)]
-    return replace(found, conditional=walks.conditional, to_the_end=expected_or_none(ended))
+    found = replace(found, conditional=walks.conditional, to_the_end=expected_or_none(ended))
+    return replace(found, block=block_of(answers))
 
 
 def on_other_states(

@@ -5,15 +5,13 @@ It starts nothing and compares nothing.
 
 from __future__ import annotations
 
-import math
 import time
 import uuid
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
-from statistics import fmean, median, stdev
+from statistics import median
 
-from shakedown.acceptance.replay import FEWEST_REQUESTS
 from shakedown.acceptance.rounds import Acceptance, Source, acceptance_of
 from shakedown.errors import EnvironmentProblem
 from shakedown.jobs.accept_answers import (
@@ -25,24 +23,24 @@ from shakedown.jobs.accept_answers import (
     shared_out,
     tallies_of,
 )
+from shakedown.jobs.accept_enough import FEWEST_BLOCKS, block_size, decided, told, too_few_blocks
 from shakedown.jobs.accept_questions import Question
+from shakedown.jobs.accept_sources import is_idle, no_whole_round, source_of, sums_alone
 from shakedown.jobs.result import Talk
 from shakedown.probe import Target
 from shakedown.probe.counters import read_counters
 from shakedown.probe.generation import Generated, generate
 
 WARM_UP = 2  # requests that are not counted
-BLOCK = 8  # one question of each kind
-FEWEST_BLOCKS = 2
 ANSWER_S = 600.0  # a step of a trillion parameters at the end of a long queue
 CUT = "the measurement was cut"
-PLAIN_SPREAD = 0.03  # of the seconds a token takes: a plain server is known well enough within that
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measurement:
-    """What one server showed at one concurrency. `idle`: it has counters, and they did not move. `past_end`:
-    which share of the counted tokens lies past the model's own end; None where the mark is not known."""
+    """What one server showed at one concurrency. `seconds`: while it was asked. `idle`: it would have counted
+    rounds, and did not. `past_end`: which share of the counted tokens lies past the model's own end; None
+    where the mark is not known."""
 
     concurrency: int
     answers: tuple[Answered, ...]
@@ -102,37 +100,40 @@ def measure_server(
     hello = Question(kind="", text="Say hello.")
     if plan.questions[-1].prompt is not None:  # asked in tokens, a server would refuse mere text
         hello = plan.questions[-1]
-    for _ in range(WARM_UP):
-        refuse_dead(target, [ask(target, hello, plan)], 0)
+    cold = read_counters(target)
+    warm = [ask(target, hello, plan) for _ in range(WARM_UP)]
+    refuse_dead(target, warm, 0)
     before = read_counters(target)
-    blocks: list[list[Answered]] = []
-    began_s = time.monotonic()
-    size = block_size(concurrency)
     questions = plan.questions[: number or plan.most]
+    if concurrency > 1 and sums_alone(warm, cold, before, plan.drafts):
+        scarce = too_few_blocks(concurrency, len(questions), len(plan.questions))
+        if scarce:
+            talk.say(f"accept: {scarce}")
+    blocks: list[list[Answered]] = []
+    seconds = 0.0
+    size = block_size(concurrency)
     pool = ThreadPoolExecutor(concurrency, thread_name_prefix="accept")
     try:
         for at in range(0, len(questions), size):
-            block = ask_block(target, questions[at : at + size], plan, pool, concurrency, at)
+            block, took_s = ask_block(target, questions[at : at + size], plan, pool, concurrency, at)
             refuse_dead(target, [each.generated for each in block], sum(map(len, blocks)) + len(block) - 1)
             blocks.append(block)
+            seconds += took_s
             answers = [each for block in blocks for each in block]
-            if number is None and len(blocks) >= FEWEST_BLOCKS and decided(answers, plan):
+            found = acceptance_of(tallies_of(answers)) if plan.drafts else None
+            enough = decided(answers, found, plan.drafts, plan.margin)
+            if number is None and len(blocks) >= FEWEST_BLOCKS and enough:
                 break
-            talk.say(f"accept: {len(answers)} answers, {told(answers, plan)}")
+            talk.say(f"accept: {len(answers)} answers, {told(answers, found)}")
     except BaseException:
         if any(not each.generated.error for block in blocks for each in block):
-            keep(concluded(blocks, plan, concurrency, time.monotonic() - began_s, before, CUT))
+            keep(concluded(target.engine, blocks, plan, concurrency, seconds, before, CUT))
         raise
     finally:  # nobody waits for answers of a server that is about to be ended
         pool.shutdown(wait=False, cancel_futures=True)
-    seconds = time.monotonic() - began_s
-    found = concluded(blocks, plan, concurrency, seconds, before, read_counters(target))
-    keep(found)
-    return found
-
-
-def block_size(concurrency: int) -> int:
-    return max(BLOCK, 2 * concurrency)
+    measured = concluded(target.engine, blocks, plan, concurrency, seconds, before, read_counters(target))
+    keep(measured)
+    return measured
 
 
 def ask_block(
@@ -142,11 +143,16 @@ def ask_block(
     pool: ThreadPoolExecutor,
     concurrency: int,
     number: int,
-) -> list[Answered]:
-    """With one request at a time each has the server's counters to itself, else the block has."""
+) -> tuple[list[Answered], float]:
+    """(answers, seconds while the server was asked, its counters aside).
+
+    With one request at a time each has the server's counters to itself, else the block has.
+    """
     if concurrency > 1:
         before = read_counters(target)
+        began_s = time.monotonic()
         everyone = list(pool.map(lambda question: ask(target, question, plan), questions))
+        seconds = time.monotonic() - began_s
         shared = counted(before, read_counters(target), plan.drafts)
         found = [
             answered(q, g, None, drafts=plan.drafts, ends=plan.ends)
@@ -154,17 +160,19 @@ def ask_block(
         ]
         if shared is not None and found and all(each.tally is None for each in found):
             found = shared_out(found, Block(number=number, answers=len(found), tally=shared))
-        return found
-    found = []
+        return found, seconds
+    found, seconds = [], 0.0
     for question in questions:
         before = read_counters(target) if plan.drafts else None
+        began_s = time.monotonic()
         generated = ask(target, question, plan)
+        seconds += time.monotonic() - began_s
         after = read_counters(target) if plan.drafts and generated.rounds is None else None
         sums = counted(before, after, plan.drafts)
         found.append(answered(question, generated, sums, drafts=plan.drafts, ends=plan.ends))
         if generated.lost:
             break
-    return found
+    return found, seconds
 
 
 def ask(target: Target, question: Question, plan: Plan) -> Generated:
@@ -184,34 +192,8 @@ def refuse_dead(target: Target, generated: Sequence[Generated], before: int) -> 
         )
 
 
-def decided(answers: Sequence[Answered], plan: Plan) -> bool:
-    if plan.drafts:
-        found = acceptance_of(tallies_of(answers))
-        if found is None or found.requests < FEWEST_REQUESTS:  # fewer blocks could be compared with nothing
-            return False
-        if found.tokens_per_round.low is None or found.tokens_per_round.high is None:
-            return False
-        return found.tokens_per_round.high - found.tokens_per_round.low <= 2 * plan.margin
-    paces = [e.effort.seconds / e.effort.tokens for e in answers if e.effort.tokens]
-    if len(paces) < FEWEST_BLOCKS * BLOCK:
-        return False
-    mean = fmean(paces)
-    spread = stdev(paces) / math.sqrt(len(paces))
-    return 2 * spread <= PLAIN_SPREAD * mean
-
-
-def told(answers: Sequence[Answered], plan: Plan) -> str:
-    found = acceptance_of(tallies_of(answers))
-    if plan.drafts and found is not None:
-        interval = found.tokens_per_round
-        if interval.low is None or interval.high is None:
-            return f"{interval.value:.2f} tokens a round"
-        return f"{interval.value:.2f} ({interval.low:.2f} to {interval.high:.2f}) tokens a round"
-    tokens, seconds = (sum(getattr(e.effort, name) for e in answers) for name in ("tokens", "seconds"))
-    return f"{tokens / seconds:.1f} tokens/s" if seconds else "no pace yet"
-
-
 def concluded(
+    engine: str,
     blocks: Sequence[Sequence[Answered]],
     plan: Plan,
     concurrency: int,
@@ -224,30 +206,18 @@ def concluded(
     failed = tuple(each.generated.error for each in answers if each.generated.error)
     if not good:
         raise EnvironmentProblem(f"the server answered none of {len(answers)} questions: {failed[0]}")
-    source, why = source_of(good, after) if plan.drafts else (Source.NONE, "")
-    moved = counted(before, after, plan.drafts)
+    acceptance = acceptance_of(tallies_of(good))
+    source, why = source_of(engine, good, after) if plan.drafts else (Source.NONE, "")
+    if source is not Source.NONE and acceptance is None:
+        why = no_whole_round(good, plan.drafts)
     return Measurement(
         concurrency=concurrency,
         answers=good,
         seconds=seconds,
         source=source,
         why_none=why,
-        idle=bool(plan.drafts)
-        and source is Source.NONE
-        and (after is None or (moved is not None and not moved.rounds)),
-        acceptance=acceptance_of(tallies_of(good)),
+        idle=source is Source.NONE and is_idle(engine, before, after, plan.drafts),
+        acceptance=acceptance,
         failed=failed,
         past_end=past_end(good) if plan.ends else None,
     )
-
-
-def source_of(answers: Sequence[Answered], counters: object) -> tuple[Source, str]:
-    if any(each.generated.rounds for each in answers):
-        return Source.ROUNDS, ""
-    if any(each.generated.histogram for each in answers):
-        return Source.HISTOGRAM, ""
-    if any(tally.rounds for tally in tallies_of(answers)):
-        return Source.COUNTERS, ""
-    if isinstance(counters, str):
-        return Source.NONE, counters
-    return Source.NONE, "it counts no round of speculation"

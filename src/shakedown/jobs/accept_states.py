@@ -26,6 +26,7 @@ from shakedown.drafter.tapped import Stage, Tapped, assemble, install_plugin, re
 from shakedown.drafter.threads import one_thread
 from shakedown.errors import EnvironmentProblem
 from shakedown.jobs.accept_answers import Answered
+from shakedown.jobs.accept_enough import block_size
 from shakedown.jobs.accept_expect import (
     ReferenceDrafter,
     expect_drafter,
@@ -34,7 +35,7 @@ from shakedown.jobs.accept_expect import (
     told_tokens,
 )
 from shakedown.jobs.accept_launches import Contender
-from shakedown.jobs.accept_measure import Measurement, Plan, block_size, measure_server
+from shakedown.jobs.accept_measure import Measurement, Plan, measure_server
 from shakedown.jobs.request import LaunchRequest
 from shakedown.jobs.result import Talk
 from shakedown.jobs.serving import while_serving
