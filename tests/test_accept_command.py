@@ -143,9 +143,11 @@ def test_an_interrupt_before_anything_is_measured_is_only_that(tmp_path, port):
 
 def test_too_few_answers_say_how_many_rounds_are_missing(shakedown, port, tmp_path):
     prompts = tmp_path / "few.jsonl"
-    prompts.write_text("".join(json.dumps({"text": f"Count to {n}."}) + "\n" for n in range(3)))
+    prompts.write_text("".join(json.dumps({"text": f"Count to {n % 3}."}) + "\n" for n in range(40)))
     said = shakedown(*ACCEPT, "--prompts", str(prompts), launch=launch(port))
     assert (said.code, said.document["blame"]) == (125, "undecided"), said.stderr
+    assert "37 of 40 prompts" in said.stderr  # asked again they would have been observations of their own
+    assert said.document["drafters"][0]["requests"] == 3
     assert said.document["more_rounds"] > 0
     assert f"about {said.document['more_rounds']} more rounds would" in said.document["why"][0]
 

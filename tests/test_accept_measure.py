@@ -311,6 +311,20 @@ def test_our_questions_are_160_of_8_kinds_in_turn():
     assert len({each.kind for each in found[:8]}) == 8
 
 
+def test_a_question_that_is_there_twice_is_asked_once_and_the_others_are_counted(tmp_path):
+    file = tmp_path / "q.jsonl"
+    texts = ["a", "b", "a", "c", "b", "a"]
+    file.write_text(
+        "".join(json.dumps({"text": text, "kind": str(at)}) + "\n" for at, text in enumerate(texts))
+    )
+    said = []
+    found = read_questions(file, said.append)
+    assert [(each.text, each.kind) for each in found] == [("a", "0"), ("b", "1"), ("c", "3")]
+    assert said == [f"3 of 6 prompts in {file} ask what another one asks: left out"]
+    read_questions(None, said.append)
+    assert len(said) == 1
+
+
 def test_any_json_lines_are_questions_and_broken_ones_are_named(tmp_path):
     file = tmp_path / "q.jsonl"
     lines = [

@@ -76,7 +76,7 @@ def run_race(
 ) -> None:
     """Plain, each drafter, plain again: by restart, so that none shares the machine with another."""
     plan = Plan(
-        questions=questions_for(request, reading),
+        questions=questions_for(request, reading, talk),
         tokens=request.tokens,
         most=request.most,
         margin=request.margin,
@@ -175,9 +175,9 @@ def measure_all(
     )
 
 
-def questions_for(request: AcceptRequest, reading: Reading) -> tuple[Question, ...]:
+def questions_for(request: AcceptRequest, reading: Reading, talk: Talk) -> tuple[Question, ...]:
     """In token ids for SGLang, whose interface for tokens is the one that tells rounds."""
-    questions = read_questions(request.prompts)
+    questions = read_questions(request.prompts, lambda text: talk.say(f"accept: {text}"))
     if reading.command.engine.name != "sglang":
         return questions
     return in_token_ids(questions, target_folder(request, reading))

@@ -6,7 +6,7 @@ It asks nobody.
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from importlib import resources
 from pathlib import Path
@@ -26,8 +26,11 @@ class Question:
     prompt: tuple[int, ...] | None = None
 
 
-def read_questions(path: Path | None) -> tuple[Question, ...]:
-    """A question of each kind in turn. Raises UsageError, or DataProblem naming file and line."""
+def read_questions(path: Path | None, say: Callable[[str], None] = lambda text: None) -> tuple[Question, ...]:
+    """A question of each kind in turn, each once: the same answer again is no second observation.
+
+    `say` is told how many were left out. Raises UsageError, or DataProblem naming file and line.
+    """
     if path is None:
         text = (resources.files("shakedown.acceptance") / "prompts.jsonl").read_text()
     else:
@@ -42,8 +45,13 @@ def read_questions(path: Path | None) -> tuple[Question, ...]:
     ]
     if not found:
         raise UsageError(f"{path} holds no prompt", FORMS)
-    kinds: dict[str, list[Question]] = {}
+    different: dict[str, Question] = {}
     for question in found:
+        different.setdefault(question.text, question)
+    if again := len(found) - len(different):
+        say(f"{again} of {len(found)} prompts in {path} ask what another one asks: left out")
+    kinds: dict[str, list[Question]] = {}
+    for question in different.values():
         kinds.setdefault(question.kind, []).append(question)
     deepest = max(map(len, kinds.values()))
     return tuple(each[n] for n in range(deepest) for each in kinds.values() if n < len(each))
