@@ -36,7 +36,8 @@ def launch(port: int, config: dict | None = None) -> list[str]:
 
 
 def test_a_healthy_server_drafts_as_expected_and_says_the_same(shakedown, port):
-    said = shakedown(*ACCEPT, launch=launch(port))
+    asks = ["--per-request-spec-decode-metrics", "detailed"]  # with which the plain server would not start
+    said = shakedown(*ACCEPT, launch=[*launch(port), *asks])
     found = said.document
     assert (said.code, found["verdict"], found["blame"]) == (0, "serves as trained", "none"), said.stderr
     contract = {"tokens_per_round", "expected", "per_position", "break_even", "speed_up", "blame", "schema"}

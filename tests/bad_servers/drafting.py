@@ -141,6 +141,8 @@ class Server(http_model.Server):
 
 
 def main() -> None:
+    if "--per-request-spec-decode-metrics" in settings and not drafts:  # as vLLM
+        sys.exit("ValueError: --per-request-spec-decode-metrics requires speculative decoding to be enabled")
     options = http_model.options
     options.fault, options.key, options.root, options.name = "none", None, "", "tiny"
     server = ThreadingHTTPServer(("127.0.0.1", int(settings["--port"])), Server)
