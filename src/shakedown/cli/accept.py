@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from shakedown.cli.finish import finish
-from shakedown.cli.options import command_argument, launch_options
+from shakedown.cli.options import Number, command_argument, launch_options
 from shakedown.cli.output import choose_talk
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ file = click.Path(path_type=Path, exists=True, dir_okay=False)
 @click.option("--requests", "most", type=click.IntRange(8), default=160, show_default=True, help="At most.")
 @click.option(
     "--margin",
-    type=click.FloatRange(0.01, 2),
+    type=Number(0.01, 2),
     default=0.1,
     show_default=True,
     help="Tokens a round within which the engine is as expected.",

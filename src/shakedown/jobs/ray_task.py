@@ -94,7 +94,7 @@ def settled(assignment: Assignment, folder: Path) -> Subject:
 
 def travelling(subject: Subject) -> Subject:
     """Without what is bound to the machine that it comes from."""
-    return replace(subject, gaps=tuple, look_after=None)
+    return replace(subject, gaps=tuple, elsewhere=None, look_after=None)
 
 
 def packed(folder: Path) -> dict[str, bytes]:
