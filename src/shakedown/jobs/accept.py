@@ -13,7 +13,7 @@ from pathlib import Path
 from shakedown.acceptance.identity import Identity
 from shakedown.acceptance.verdict import judge
 from shakedown.engines.lint import Level
-from shakedown.errors import EnvironmentProblem, Interrupted, ShakedownError, UsageError
+from shakedown.errors import Interrupted, ShakedownError, UsageError
 from shakedown.host.local import LocalHost
 from shakedown.jobs.accept_compare import pace_between, partings, texts
 from shakedown.jobs.accept_ends import end_ids
@@ -22,7 +22,7 @@ from shakedown.jobs.accept_measure import Measurement, Plan, measure_server
 from shakedown.jobs.accept_questions import Question, in_token_ids, read_questions
 from shakedown.jobs.accept_race import Kept, Raced, drifts, first_shown, race_of
 from shakedown.jobs.accept_request import AcceptRequest, first_sample, target_folder
-from shakedown.jobs.draft_lint import LintRequest, lint_folder
+from shakedown.jobs.draft_lint import LintRequest, lint_as_installed
 from shakedown.jobs.outside import model_folder
 from shakedown.jobs.reading import Reading, read_request
 from shakedown.jobs.request import LaunchRequest
@@ -189,17 +189,12 @@ def lint_errors(contender: Contender, reading: Reading, request: AcceptRequest) 
     if told is None or not told.eagle3 or not Path(told.drafter).is_dir():
         return ()
     target = Path(request.target) if request.target else model_folder(reading.command)
-    interpreter = reading.command.interpreter
     asked = LintRequest(
         drafter=Path(told.drafter),
         target=target if target is not None and target.is_dir() else None,
         engine=reading.command.engine.name,
-        python=interpreter[0] if len(interpreter) == 2 else None,
     )
-    try:
-        reports = lint_folder(asked)
-    except EnvironmentProblem:  # its interpreter tells nothing: the nearest version known stands in
-        reports = lint_folder(replace(asked, python=None))
+    reports = lint_as_installed(asked, reading.command.interpreter)
     clean = [r for r in reports if not any(f.level is Level.ERROR for f in r.findings)]
     if clean:  # one of its runners drafts as trained: which one runs is measured
         return ()

@@ -134,9 +134,9 @@ def expect_lookup(lookup: Lookup, answers: Sequence[Answered], shown: Shown) -> 
         elif each.tally is not None:
             pairs.append(Pair(engine=each.tally, reference=walks[-1]))
     pairs += block_pairs(answers, walks)
-    comparison = compare(pairs, expected_interval(walks), shown.margin)
+    found = compare(pairs, expected_interval(walks), shown.margin)
+    comparison = replace(found, block=block_of(answers))
     rounds = sum(each.rounds for each in answers)
-    comparison = replace(comparison, block=block_of(answers))
     might = sum(walk.rounds for walk in walks)  # where nothing is proposed it cannot draft
     return replace(shown, reference=comparison, stateless=True, rounds=rounds, steps=might)
 
@@ -166,8 +166,12 @@ def expect_drafter(
     own = [pair for pair in pairs if pair is not None]
     found = compare([*own, *blocks], walks.tokens_per_round, margin)
     ended = [up_to_end(of, each.past) for each, of in zip(answers, matrices, strict=True)]
-    found = replace(found, conditional=walks.conditional, to_the_end=expected_or_none(ended))
-    return replace(found, block=block_of(answers))
+    return replace(
+        found,
+        conditional=walks.conditional,
+        to_the_end=expected_or_none(ended),
+        block=block_of(answers),
+    )
 
 
 def on_other_states(

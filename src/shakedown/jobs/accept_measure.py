@@ -100,7 +100,7 @@ def measure_server(
     hello = Question(kind="", text="Say hello.")
     if plan.questions[-1].prompt is not None:  # asked in tokens, a server would refuse mere text
         hello = plan.questions[-1]
-    cold = read_counters(target)
+    cold = read_counters(target) if concurrency > 1 else None
     warm = [ask(target, hello, plan) for _ in range(WARM_UP)]
     refuse_dead(target, warm, 0)
     before = read_counters(target)

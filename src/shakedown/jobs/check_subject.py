@@ -13,10 +13,10 @@ from typing import Any
 from shakedown.core import CheckFinding, CheckLevel
 from shakedown.engines.lint import EngineReport, Finding, Level, Serving
 from shakedown.engines.needs import Needs
-from shakedown.errors import EnvironmentProblem, ShakedownError
+from shakedown.errors import ShakedownError
 from shakedown.host import files
 from shakedown.host.machine import Machine
-from shakedown.jobs.draft_lint import LintRequest, lint_folder
+from shakedown.jobs.draft_lint import LintRequest, lint_as_installed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,25 +72,14 @@ def drafter_findings(machine: Machine, subject: Subject) -> Iterable[CheckFindin
         )
         return
     try:
-        reports = lint_as_installed(subject, folder)
+        asked = LintRequest(drafter=folder, target=subject.target, engine=subject.engine)
+        reports = lint_as_installed(asked, subject.interpreter)
     except ShakedownError as problem:
         yield CheckFinding(
             rule="drafter", level=CheckLevel.ERROR, what="the drafter cannot be read", evidence=str(problem)
         )
         return
     yield from map(as_check, worst_by_rule(reports))
-
-
-def lint_as_installed(subject: Subject, folder: Path) -> tuple[EngineReport, ...]:
-    """By the engine that the launch's interpreter has; where that tells nothing, by every version known."""
-    asked = LintRequest(drafter=folder, target=subject.target, engine=subject.engine)
-    interpreter = subject.interpreter
-    if len(interpreter) != 2:  # more than `python -`: a container's, say
-        return lint_folder(asked)
-    try:
-        return lint_folder(replace(asked, python=interpreter[0]))
-    except EnvironmentProblem:
-        return lint_folder(asked)
 
 
 def worst_by_rule(reports: Sequence[EngineReport]) -> Iterator[Finding]:

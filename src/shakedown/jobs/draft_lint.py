@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -56,6 +56,16 @@ def lint_job(request: LintRequest) -> JobResult:
     }
     code = ExitCode.GOOD if verdict is Serving.AS_TRAINED else ExitCode.BAD
     return JobResult(document=document, lines=list(told(request, reports)), exit_code=code)
+
+
+def lint_as_installed(request: LintRequest, interpreter: Sequence[str]) -> tuple[EngineReport, ...]:
+    """By the engine that a launch's interpreter has; where that tells nothing, by every version known."""
+    if len(interpreter) != 2:  # more than `python -`: a container's, say
+        return lint_folder(request)
+    try:
+        return lint_folder(replace(request, python=interpreter[0]))
+    except EnvironmentProblem:
+        return lint_folder(request)
 
 
 def lint_folder(request: LintRequest) -> tuple[EngineReport, ...]:
